@@ -18,6 +18,7 @@ from alone import INSIDE
 from quick_interpreter import quicken
 
 pytest_plugins = ["selection"]
+os.environ["SGL_CACHE"] = "0"  # but for tests of caches, which name a folder
 
 
 def _gpu() -> bool:

@@ -30,6 +30,8 @@ from ..layers import cpu_kernels
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
 from ..loading.gguf_files.kept_headers import headers_read_once
+from ..loading.packed_cache.background_writer import PackedWeightsWriter
+from ..loading.packed_cache.packed_weights import PackedWeights
 from ..loading.remote import is_remote
 from ..loop.engine_core import EngineCore
 from ..loop.engine_sleep import EngineSleeper
@@ -72,6 +74,7 @@ from .sliding_window_plan import SlidingWindowPlan
 if TYPE_CHECKING:
     from ..executor.cuda_runner import CudaRunner
 
+OF_WEIGHTS = ("weights", "activations", "deterministic", "load_format")  # the options that decide what they become
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
 
 
@@ -121,7 +124,15 @@ def _assembled(assembly: EngineBuilder, path: Path, options: EngineConfig) -> Bu
             assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep
         )
     core.updater = WeightUpdater(
-        core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side
+        core,
+        pool,
+        layout,
+        None if config.dummy else path,
+        assembly.opening,
+        assembly.transform,
+        builder,
+        assembly.side,
+        PackedWeightsWriter.started(assembly.packed, model) if isinstance(model, Decoder) else None,
     )
     core.start()
     return BuiltEngine(config, text.tokenizer, text.vocabulary, core, info)
@@ -173,6 +184,7 @@ class EngineBuilder:
         self.opening = partial(
             open_checkpoint, context=self.context, load_format=options.load_format, parts=options.parts
         )
+        self.packed = PackedWeights({name: getattr(self.config, name) for name in OF_WEIGHTS})
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, DetokenizerResources]:
@@ -209,7 +221,15 @@ class EngineBuilder:
             else ExpertOffloadPlan(choice.device, budget, free_memory)
         )
         return load_model(
-            self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format, places
+            self.path,
+            choice.dtype,
+            choice.device,
+            seed,
+            self.transform,
+            self.context,
+            self.config.load_format,
+            places,
+            self.packed,
         )
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory_plan.MemoryPlan]:
@@ -284,6 +304,8 @@ class EngineBuilder:
         self, model: AnyDecoder, attention: AttentionBackend, plan: memory_plan.MemoryPlan, core: EngineCore
     ) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context, self.windows)
+        if found["loading"] is not None and self.choice.device.type == "cpu":
+            self.packed.show(found["loading"])
         found |= {
             "layers": [asdict(row) for row in self.layers],
             "slower": self.slower,

@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.c"
 #include "base/thread_scratch.c"
+#include "files/digested_read.c"
 #include "attention/dequantize_e4m3.c"
 #include "gemm/dense_gemm_avx512.c"
 #include "gemm/dense_gemm_amx.c"

@@ -150,6 +150,14 @@ class BlockedLinear(Linear):
         super().__init__(in_blocks(weight), None if bias is None else bias.contiguous())
         self._write_struct(cpu_kernels.KINDS[weight.dtype], *weight.shape)
 
+    @classmethod
+    def of_dense_blocks(cls, blocks: Tensor, shape: tuple[int, int], bias: Tensor | None) -> BlockedLinear:
+        """What a layer of this shape [out, in] was made of: its `weight`."""
+        layer = cls.__new__(cls)
+        Linear.__init__(layer, blocks, None if bias is None else bias.contiguous())
+        layer._write_struct(cpu_kernels.KINDS[blocks.dtype], *shape)
+        return layer
+
     def _write_struct(self, kind: int, outputs: int, inputs: int, scales: int = 0) -> None:
         """kind: of the compiled product.  scales: the address of what else it reads."""
         self.outputs = outputs

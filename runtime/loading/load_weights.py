@@ -26,6 +26,8 @@ from ..quantization.fused_quantized_weight import FusedQuantizedWeight, Quantize
 from ..quantization.quantized_transform import LayerTransform, Transform
 from .checkpoint import OpenCheckpoint, open_checkpoint
 from .load_plan import LoadPlan, plan_for, targets_of
+from .packed_cache.cached_weights import LoadRecorder
+from .packed_cache.packed_weights import PackedWeights
 from .raw_weight import RawWeight
 from .stored_kv_scales import read_scales
 from .tensor_files.tensor_transfer import TransferChunk, TransferJob, TransferThreads
@@ -42,21 +44,21 @@ def load_model(
     context: int | None = None,
     load_format: str = "auto",
     expert_places: ExpertOffloadPlan | None = None,
+    packed: PackedWeights | None = None,
 ) -> Decoder:
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
     transform: see `Decoder.load`. context: see `read_model`.
-    load_format: see
-    `open_checkpoint`. expert_places: see `Decoder`. Memory: the weights that are kept, and at most two parts (layers,
-        embedding, head) as they are stored, or
+    load_format: see `open_checkpoint`. expert_places: see `Decoder`. packed: the cache of packed weights, where it may
+    be used. Memory: the weights that are kept, and at most two parts (layers, embedding, head) as they are stored, or
     one where weights change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or
     wrongly shaped, before memory is taken for them, and ConfigError for a configuration that is not supported.
     """
     checkpoint = open_checkpoint(Path(path), context, dummy_seed is None, load_format)
     if dummy_seed is not None:
         return dummy_model(checkpoint.model, dtype, device, dummy_seed, transform, expert_places)
-    return load_checkpoint(checkpoint, dtype, device, transform, expert_places)
+    return load_checkpoint(checkpoint, dtype, device, transform, expert_places, packed)
 
 
 def load_checkpoint(
@@ -65,11 +67,16 @@ def load_checkpoint(
     device: torch.device | str,
     transform: Transform | None = None,
     expert_places: ExpertOffloadPlan | None = None,
+    packed: PackedWeights | None = None,
 ) -> Decoder:
     model = Decoder(checkpoint.model, dtype, device, expert_places=expert_places)
-    return fill(
-        model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform
-    )
+    recorder = None
+    if packed is not None:
+        if packed.load(model, checkpoint, transform):
+            return model
+        recorder = packed.recorder
+    plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed)
+    return fill(model, plan, transform, recorder)
 
 
 def plan_of(model: Decoder, checkpoint: OpenCheckpoint) -> LoadPlan:
@@ -78,13 +85,15 @@ def plan_of(model: Decoder, checkpoint: OpenCheckpoint) -> LoadPlan:
     return plan_for(empty, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed)
 
 
-def fill(model: Decoder, plan: LoadPlan, transform: Transform | None = None) -> Decoder:
+def fill(
+    model: Decoder, plan: LoadPlan, transform: Transform | None = None, recorder: LoadRecorder | None = None
+) -> Decoder:
     """Load all parts anew, whatever they hold now, and seal them."""
     require(plan, model, transform)
     with weights_of(
         plan, model.device, "calibrating" if isinstance(transform, LayerTransform) else "weights"
     ) as weights:
-        model.load(weights, transform)
+        model.load(weights, transform, recorder)
     model.kv_scales = read_scales(plan, model.config)
     return model
 

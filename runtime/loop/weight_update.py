@@ -15,6 +15,7 @@ from ..executor.runner_protocol import Runner
 from ..loading.checkpoint import OpenCheckpoint
 from ..loading.load_plan import LoadPlan
 from ..loading.load_weights import fill, plan_of, require
+from ..loading.packed_cache.background_writer import PackedWeightsWriter
 from ..loading.tensor_files.tensor_source import MemoryWeightSource
 from ..models.decoder import Decoder
 from ..models.kv_cache_scales import describe_scales, take_scales
@@ -64,7 +65,7 @@ class WeightUpdater:
 
     layout: of the pool.  origin: where the present weights came from; None: they are random.  opened: `open_checkpoint`
         with the engine's options.
-    side: of an engine of several ranks.
+    side: of an engine of several ranks.  writer: of the cache of packed weights, where it writes.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class WeightUpdater:
         transform: Transform | None,
         make_attention: Callable[[], AttentionBackend],
         side: UpdatedRanks | None = None,
+        writer: PackedWeightsWriter | None = None,
     ) -> None:
         self._core, self._pool, self._layout, self._origin, self._open = core, pool, layout, origin, opened
         self._transform, self._make_attention, self._side = transform, make_attention, side
+        self._writer = writer
 
     def update(self, origin: Origin) -> tuple[int, dict[str, Any]]:
         """Bytes of the weights that are read, and what of `Engine.info` is another now.
@@ -95,6 +98,8 @@ class WeightUpdater:
         if self._core.asleep:
             raise RuntimeFailure("the engine sleeps; wake it before its weights are updated")
         plan, size = self._planned(origin, model)
+        if self._writer is not None:
+            self._writer.stop()
         self._core.pause()
         self._core.flush()
         self._replace(model, plan)
@@ -118,6 +123,8 @@ class WeightUpdater:
 
     def forget(self) -> None:
         """The engine is closed: nothing here may keep its memory."""
+        if self._writer is not None:
+            self._writer.finish()
         for name in ("_pool", "_make_attention", "_side"):
             vars(self).pop(name, None)
 

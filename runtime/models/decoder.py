@@ -38,7 +38,7 @@ from .reference.reference_embedding import OutputHead, TokenEmbedding, known_ids
 from .reference.reference_experts import ReferenceExperts
 from .reference.reference_mixer import ReferenceStep, step_states
 from .spec.model_spec import ModelSpec
-from .spec.weight_targets import ArrivingWeights, ModelWeights, WeightTarget
+from .spec.weight_targets import ArrivingWeights, LoadedPart, ModelWeights, WeightTarget
 
 if TYPE_CHECKING:
     from .gpu.gpu_step import ExecutionPlan
@@ -61,6 +61,14 @@ class StateCapture(Protocol):
     def forward(
         self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None
     ) -> Tensor: ...
+
+
+class ObservesLoading(Protocol):
+    """See `loading.packed_cache.cached_weights.LoadRecorder`."""
+
+    def loaded(self, part: LoadedPart) -> None: ...
+
+    def sealed(self, part: LoadedPart) -> None: ...
 
 
 class Decoder:
@@ -299,17 +307,24 @@ class Decoder:
         yield from self.parts[index].tensors()
 
     @torch.no_grad()
-    def load(self, weights: ModelWeights, transform: Transform | None = None) -> Decoder:
+    def load(
+        self, weights: ModelWeights, transform: Transform | None = None, observer: ObservesLoading | None = None
+    ) -> Decoder:
         """Load all parts anew, whatever they hold now, and bring them into the layout to compute with.
 
         transform: called for every projection with its name (qkv, output, gate_up or up, down, router, switch, project,
             head). A layer that it returns in place of the loaded one is used as it is.
+        observer: sees each part before it is sealed, and after it.
         """
         keeping, memory = KeepQuantizedTransform(transform), LoadMemoryCounter()
         compiled = transform is None and cpu_kernels.can_multiply(self.dtype, self.device)
         with stored_together(), cpu_kernels.torch_on_one_thread() if compiled else nullcontext():
             for index in self.loaded_parts(weights, weights.ahead and transform is None, memory):
+                if observer is not None:
+                    observer.loaded(self.parts[index])
                 self.seal_part(index, keeping)
+                if observer is not None:
+                    observer.sealed(self.parts[index])
                 memory.sealed(self.tensors_of(index))
         self.loaded = memory.loaded(weights.bytes) if weights.bytes else None
         self.few_bits = keeping.layer_counts()

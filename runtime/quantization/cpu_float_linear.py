@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from ..layers import cpu_kernels
 from ..layers.linear_layers import BlockedLinear, Linear
 from ..layers.weight_memory import LINE, empty_weight
-from .cpu_int4_linear import factor_of, packed
+from .cpu_int4_linear import CpuWeightBlocks, factor_of, packed
 from .quantized_weight import QuantizedWeight, e4m3_values
 
 KINDS = {torch.float32: 6, torch.bfloat16: 7}  # of the compiled product, by what is multiplied
@@ -38,45 +39,84 @@ def supports(weight: QuantizedWeight) -> str | None:
     return None
 
 
+class SmallFloatLayout(NamedTuple):
+    """The contents of a weight's blocks.
+
+    bits: of a code.  group: inputs that share a scale.  halves: scales are float16.
+    """
+
+    bits: int
+    group: int
+    halves: int
+
+    def groups(self, inputs: int) -> int:
+        return -(-inputs // self.group)
+
+    def start(self, inputs: int) -> int:
+        """Bytes of a block before its codes."""
+        return -(-self.groups(inputs) * cpu_kernels.BLOCK * (2 if self.halves else 4) // LINE) * LINE
+
+    def stride(self, inputs: int) -> int:
+        """Bytes of a block."""
+        return self.start(inputs) + (inputs + inputs % 2) * cpu_kernels.BLOCK * self.bits // 8
+
+    def words(self, inputs: int) -> list[int]:
+        """The struct Grouping after its pointers."""
+        group = self.group if self.group < inputs else inputs + inputs % 2
+        places = self.start(inputs), self.stride(inputs)
+        return [self.bits, group, group, self.halves, 0, 0, 0, self.groups(inputs), 0, 0, 0, *places]
+
+
 class FloatBlockedLinear(BlockedLinear):
     """y = x W^T + b by the compiled product (csrc/quantized/small_float_gemm.c): x as it is, float32 sums in one order.
 
     A row's bits are the same in any batch.
     """
 
-    __slots__ = ("_grouping", "factor", "order", "table")
+    __slots__ = ("_grouping", "factor", "layout", "order", "table")
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
         """weight: one that `supports`; dtype: of what is multiplied, and of bias [out]."""
         if (why := supports(weight)) is not None:
             raise ValueError(f"{why}: take GroupedLinear")
-        inputs = weight.shape[1]
         scale = scales_of(weight)
-        start = -(-scale.shape[1] * cpu_kernels.BLOCK * scale.element_size() // LINE) * LINE
-        Linear.__init__(self, _blocks(weight, scale, start), None if bias is None else bias.contiguous())
-        self.order = None if weight.order is None else weight.order.to(torch.int32)
-        self.table = None if weight.is_float8 or weight.table is None else weight.table.float().contiguous()
-        self.factor = factor_of(weight)
-        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table, self.factor)]
-        group = weight.group if weight.group < inputs else inputs + inputs % 2
-        of_scales = scale.dtype == torch.float16
-        numbers = [
-            8 if weight.is_float8 else 4,
-            group,
-            group,
-            of_scales,
-            0,
-            0,
-            0,
-            scale.shape[1],
-            0,
-            0,
-            0,
-            start,
-            self.weight.shape[1],
-        ]
-        self._grouping = np.array([*places, *numbers], np.int64)
-        self._write_struct(KINDS[dtype], *weight.shape, self._grouping.ctypes.data)
+        layout = SmallFloatLayout(8 if weight.is_float8 else 4, weight.group, int(scale.dtype == torch.float16))
+        blocks = CpuWeightBlocks(
+            _blocks(weight, scale, layout.start(weight.shape[1])),
+            None if weight.order is None else weight.order.to(torch.int32),
+            None if weight.is_float8 or weight.table is None else weight.table.float().contiguous(),
+            factor_of(weight),
+        )
+        self._take(blocks, layout, weight.shape, bias, dtype)
+
+    @classmethod
+    def of_blocks(
+        cls,
+        blocks: CpuWeightBlocks,
+        layout: SmallFloatLayout,
+        shape: tuple[int, int],
+        bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Self:
+        """What a layer with shape [out, in] was made of."""
+        layer = cls.__new__(cls)
+        layer._take(blocks, layout, shape, bias, dtype)
+        return layer
+
+    def _take(
+        self,
+        blocks: CpuWeightBlocks,
+        layout: SmallFloatLayout,
+        shape: tuple[int, int],
+        bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> None:
+        Linear.__init__(self, blocks.blocks, None if bias is None else bias.contiguous())
+        self.order, self.table, self.factor = blocks[1:]
+        self.layout = layout
+        places = [0 if part is None else part.data_ptr() for part in blocks[1:]]
+        self._grouping = np.array([*places, *layout.words(shape[1])], np.int64)
+        self._write_struct(KINDS[dtype], *shape, self._grouping.ctypes.data)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)

@@ -14,6 +14,7 @@
 #include "../base/thread_pool.h"
 #include "../elementwise/norm_rope_elementwise.h"
 #include "../experts/moe_experts.h"
+#include "../files/digested_read.h"
 #include "../gemm/dense_gemm.h"
 #include "../gemm/gemm.h"
 #include "../quantized/pack_weights.h"
@@ -40,6 +41,17 @@ static PyObject *py_linear(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     product(&job);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
+}
+
+/* digest(file, start, bytes, size, lanes, shared): see files/digested_read.c */
+static PyObject *py_digest(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[6];
+    if (!parse(args, n, 6, a)) return NULL;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = digest_pieces(a[0], a[1], POINTER(2), a[3], POINTER(4), a[5]);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(error);
 }
 
 /* step(model, step): see the structs of these names */
@@ -291,7 +303,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(named), METHOD(sample), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
-                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate),
+                                METHOD(use_huge_pages), METHOD(digest), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate),
                                 METHOD(pack_rows), METHOD(pack_codes), METHOD(restore_weight), METHOD(unpack_all), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
@@ -318,6 +330,8 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "MOST_ROW", MOST_ROW);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
+    if (made) PyModule_AddIntConstant(made, "DIGEST_LANES", DIGEST_LANES);
+    if (made) PyModule_AddIntConstant(made, "DIGEST_PIECE", DIGEST_PIECE);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
     if (made) PyModule_AddIntConstant(made, "VERSION", 24); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));

@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from sgl.common.file_cache import cache_folder
+
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
 from ..model_files.bounded_json import read_json
@@ -73,7 +75,7 @@ def fetch_model(url: str) -> Path:
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("SGL_CACHE") or "~/.cache/sgl").expanduser() / "remote"
+    return cache_folder() / "remote"
 
 
 def _fetched(store: RemoteStore, url: str, found: dict[str, RemoteFile], new: Path) -> Path:
