@@ -35,6 +35,7 @@ from .build.serving_core import ServingCore
 from .cache.view.cache_tree import CacheTree
 from .calibration import RecordedText, described, given
 from .calibration.tensors_on_disk import TensorsOnDisk
+from .common.garbage_collection import collector_off
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
 from .loading.model_files.locate_model import BUNDLED
@@ -76,7 +77,8 @@ class Engine:
         path = resolve_model(NANO if model is None else model, not config.dummy, config.load_format)
         if config.calibration is not None:
             config = dataclasses.replace(config, calibration=given(config.calibration, partial(recorded, path, config)))
-        parts = _opened(path, config)
+        with collector_off():
+            parts = _opened(path, config)
         self.config, self.model_path = _without_texts(parts.config, options.get("calibration")), str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
