@@ -171,7 +171,8 @@ def _slowdown(dtype: torch.dtype, threads: int) -> float:
 
 
 def _cpu_dtype() -> tuple[torch.dtype, str]:
-    native = [flag for flag in BFLOAT16_FLAGS if flag in cpu_flags()]
+    there = cpu_flags()
+    native = [flag for flag in BFLOAT16_FLAGS if flag in there]
     if not native or not can_pack_bfloat16():
         return torch.float32, "dtype float32: this CPU has no bfloat16 instructions"
     flags = ", ".join(native)
