@@ -7,28 +7,30 @@ matcher.mask()                                         # int32 [ceil(V / 32)], b
 matcher.accept(token_id)
 """
 
+from __future__ import annotations
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sgl.grammars.automaton.automaton_core_selection import core_name
-from sgl.grammars.automaton.batch_token_masks import fill_masks
-from sgl.grammars.automaton.grammar_matcher import Matcher
-from sgl.grammars.compile import (
-    Grammar,
-    compile_choices,
-    compile_ebnf,
-    compile_json_schema,
-    compile_regex,
-    compile_structural,
-)
-from sgl.grammars.errors import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.network.grammar_disk_cache import set_cache_dir
-from sgl.grammars.schema.explain_schema import Finding, explain
-from sgl.grammars.schema.schema_options import SchemaOptions
-from sgl.grammars.structural.structural_format import reasoning
-from sgl.grammars.tokens.vocabulary import Vocabulary
-
 if TYPE_CHECKING:
+    from sgl.grammars.automaton.automaton_core_selection import core_name
+    from sgl.grammars.automaton.batch_token_masks import fill_masks
+    from sgl.grammars.automaton.grammar_matcher import Matcher
+    from sgl.grammars.compile import (
+        Grammar,
+        compile_choices,
+        compile_ebnf,
+        compile_json_schema,
+        compile_regex,
+        compile_structural,
+    )
+    from sgl.grammars.errors import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
+    from sgl.grammars.network.grammar_disk_cache import set_cache_dir
+    from sgl.grammars.schema.explain_schema import Finding, explain
+    from sgl.grammars.schema.schema_options import SchemaOptions
     from sgl.grammars.second_opinion import TextVerdicts, Verdict, Verification, verify
+    from sgl.grammars.structural.structural_format import reasoning
+    from sgl.grammars.tokens.vocabulary import Vocabulary
 
 __all__ = [
     "Finding",
@@ -56,11 +58,37 @@ __all__ = [
     "verify",
 ]
 
+_HOMES = {
+    "automaton.automaton_core_selection": ("core_name",),
+    "automaton.batch_token_masks": ("fill_masks",),
+    "automaton.grammar_matcher": ("Matcher",),
+    "compile": (
+        "Grammar",
+        "compile_choices",
+        "compile_ebnf",
+        "compile_json_schema",
+        "compile_regex",
+        "compile_structural",
+    ),
+    "errors": ("GrammarError", "GrammarLimitError", "InvalidGrammarError", "UnsupportedGrammarError"),
+    "network.grammar_disk_cache": ("set_cache_dir",),
+    "schema.explain_schema": ("Finding", "explain"),
+    "schema.schema_options": ("SchemaOptions",),
+    "second_opinion": ("TextVerdicts", "Verdict", "Verification", "verify"),
+    "structural.structural_format": ("reasoning",),
+    "tokens.vocabulary": ("Vocabulary",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    """What few programs use is imported when it is."""
-    if name not in ("TextVerdicts", "Verdict", "Verification", "verify"):
+    """Names are loaded when they are first used: a program without grammars imports no builder of them."""
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sgl.grammars import second_opinion
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
 
-    return getattr(second_opinion, name)
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

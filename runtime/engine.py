@@ -15,32 +15,29 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sgl.grammars import core_name
+import sgl.grammars
 from sgl.grammars.compile_client import grammar_compile_policy
 from sgl.grammars.compile_client.grammar_compile_policy import CompileProcessUse
 
-from .adapters.adapter_api import AdapterApi
 from .adapters.files.tensor_adapters import TensorAdapters
 from .build.build_engine import BuiltEngine, build_engine
 from .build.engine_config import EngineArguments, EngineConfig
 from .build.engine_options import takes
 from .build.serving_core import ServingCore
-from .cache.view.cache_tree import CacheTree
 from .calibration import RecordedText, described, given
 from .calibration.tensors_on_disk import TensorsOnDisk
+from .common.garbage_collection import collector_off
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
 from .loading.model_files.locate_model import BUNDLED
 from .loading.tensor_files.tensor_source import tensors_as_source
-from .process.remote_core import connect
-from .replicas.replicas_core import connect_replicas
 from .sampling.sampling_params import SamplingParams, accepted_names
 from .sequences.generation import Chunk, Generation
 from .sequences.grammar_argument import compile_grammar_argument
@@ -50,6 +47,10 @@ from .sequences.sequence import Sequence
 from .sequences.sequence_options import SequenceOptions
 from .watch.engine_stats import Stats
 from .watch.step_trace import StepRecord
+
+if TYPE_CHECKING:
+    from .adapters.adapter_api import AdapterApi
+    from .cache.view.cache_tree import CacheTree
 
 NANO = BUNDLED
 log = logging.getLogger("sgl")
@@ -76,7 +77,8 @@ class Engine:
         path = resolve_model(NANO if model is None else model, not config.dummy, config.load_format)
         if config.calibration is not None:
             config = dataclasses.replace(config, calibration=given(config.calibration, partial(recorded, path, config)))
-        parts = _opened(path, config)
+        with collector_off():
+            parts = _opened(path, config)
         self.config, self.model_path = _without_texts(parts.config, options.get("calibration")), str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
@@ -118,6 +120,8 @@ class Engine:
     def adapters(self) -> AdapterApi:
         """The adapters (LoRA) that are loaded: `load`, `update`, `unload`, `list`, `get`, `pin`. See
         docs/adapters.md."""
+        from .adapters.adapter_api import AdapterApi
+
         return AdapterApi(self._adapt, self._trained)
 
     def generate(
@@ -200,6 +204,8 @@ class Engine:
 
         It does not include prefixes kept in main memory (`host_kv`).
         """
+        from .cache.view.cache_tree import CacheTree
+
         return CacheTree.of(self._ask("tree"), partial(self.tokenizer.decode, skip_special_tokens=False))
 
     def check(self) -> None:
@@ -271,7 +277,11 @@ class Engine:
         placement.
         """
         experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
-        return self._info | experts | {"grammars": {"core": core_name(), "compiled": grammar_compile_policy.describe()}}
+        return (
+            self._info
+            | experts
+            | {"grammars": {"core": sgl.grammars.core_name(), "compiled": grammar_compile_policy.describe()}}
+        )
 
     # giving the device's memory away for a while
 
@@ -395,8 +405,14 @@ class Engine:
 
 def _opened(path: Path, config: EngineConfig) -> BuiltEngine[ServingCore]:
     if config.replicas > 1:
+        from .replicas.replicas_core import connect_replicas
+
         return connect_replicas(path, config)
-    return connect(path, config) if config.process else build_engine(path, config)
+    if config.process:
+        from .process.remote_core import connect
+
+        return connect(path, config)
+    return build_engine(path, config)
 
 
 def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], object]) -> list[RecordedText]:

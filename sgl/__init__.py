@@ -212,7 +212,9 @@ def __getattr__(name: str) -> Any:
         close = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, __all__, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise AttributeError(f"module 'sgl' has no attribute {name!r}{hint}")
-    value = getattr(importlib.import_module(home), name)
+    from sgl.runtime.common.garbage_collection import import_uncollected
+
+    value = getattr(import_uncollected(home), name)
     globals()[name] = value
     return value
 

@@ -73,7 +73,7 @@ ROOMS: dict[str, Rows] = {
         "text calibration sampling sequences scheduling speculative executor watch loop",
         "process": "errors common sequences watch loop build",
         "replicas": "errors cache sequences executor watch build process",
-        "engine": "errors cache loading adapters calibration sampling sequences watch build process replicas",
+        "engine": "errors common cache loading adapters calibration sampling sequences watch build process replicas",
         "nano": "",
         "dialects": "errors common text nano",
         "server": "errors common cache loading text sampling sequences watch engine dialects",

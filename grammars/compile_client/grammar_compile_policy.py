@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from sgl.grammars.compile_client.grammar_compile_client import CompileProcess, RunningCompileProcess
+if TYPE_CHECKING:
+    from sgl.grammars.compile_client.grammar_compile_client import CompileProcess, RunningCompileProcess
 
 WORTHWHILE = 0.25  # seconds
 
@@ -62,6 +64,8 @@ class _State:
         """
         with self.lock:
             if self.helper is None and self.needed:
+                from sgl.grammars.compile_client.grammar_compile_client import CompileProcess
+
                 self.helper = CompileProcess()
             helper = self.helper
         return helper if helper is not None and helper.owner == os.getpid() else None

@@ -9,16 +9,18 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sgl.common.lru_cache import LruCache
 from sgl.grammars.algebra.byte_marks import NUMBER_BYTES, TOKEN
 from sgl.grammars.errors import GrammarError, InvalidGrammarError
-from sgl.grammars.tokens.character_families import FAMILIES, PLAIN, CharacterFamily
 from sgl.grammars.tokens.token_bytes import token_bytes
 from sgl.grammars.tokens.token_trie import TokenTrie, pack
+
+if TYPE_CHECKING:
+    from sgl.grammars.tokens.character_families import CharacterFamily
 
 MOST_GRAMMARS = 256
 _MARKS = re.compile(b"[\\x%02x-\\xff]" % TOKEN)  # bytes of no text
@@ -143,11 +145,15 @@ class Vocabulary:
     @cached_property
     def families(self) -> list[CharacterFamily]:
         """The families of characters that masks are made of, the largest first."""
+        from sgl.grammars.tokens.character_families import FAMILIES, CharacterFamily
+
         return [CharacterFamily(chars, self.tokens, self.text_ids, self.words) for chars in FAMILIES]
 
     @cached_property
     def rest(self) -> TokenTrie:
         """Of the tokens that are not plain JSON text, and of very long ones that are."""
+        from sgl.grammars.tokens.character_families import PLAIN
+
         return TokenTrie(self.tokens, self.families[PLAIN].exits.ids.tolist())
 
 

@@ -28,7 +28,6 @@ from ..nodes.ir import (
 )
 from ..nodes.primitives import as_node, role_turn
 from ..places.source_location import SourceLocation, caller_place
-from ..tools.tool_nodes import SglToolCall
 from .trace_placeholders import ConcatenatedText
 from .trace_recording import TracedState
 from .trace_steps import AppendStep, JoinedTextStep, Makes
@@ -143,7 +142,7 @@ class TracedText:
         value.reading = node.reading
         if isinstance(node, SglSelect):
             return value
-        self.traced.free_turns |= isinstance(node, SglToolCall)
+        self.traced.free_turns |= node.free_turns
         count = node.sampling_params.n or 1
         return value if count == 1 else [value.part(index) for index in range(count)]
 

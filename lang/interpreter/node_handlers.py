@@ -10,7 +10,6 @@ from typing import Any
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 
 from ..backend import GenRequest, Media, SelectRequest
-from ..chat.reasoning_split import marks_of, split_reasoning
 from ..errors import ProgramError, node_failure
 from ..nodes.description_nodes import SglFields, SglLabels
 from ..nodes.ir import (
@@ -124,6 +123,8 @@ def video(executor: StateWriter, node: SglVideo, where: SourceLocation | None) -
 
 
 def separate_reasoning(executor: StateWriter, node: SglSeparateReasoning, where: SourceLocation | None) -> None:
+    from ..chat.reasoning_split import marks_of, split_reasoning  # the formats of all families: few programs need them
+
     marks_of(node.model_type)
     split = partial(split_reasoning, model_type=node.model_type)
     for part in flatten(node.expr, executor):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from ..errors import TextOfNodeError, shown
 from ..places.source_location import SourceLocation
@@ -163,7 +163,12 @@ class SglConstantText(SglExpr):
 
 
 class SglGen(SglAppendable, Generic[Value_co]):
-    """Text that the model writes, bound to the variable `name`. `reading` is what `s.get` makes of it."""
+    """Text that the model writes, bound to the variable `name`. `reading` is what `s.get` makes of it.
+
+    free_turns: only a run knows which turns it has.
+    """
+
+    free_turns: ClassVar[bool] = False
 
     def __init__(
         self, name: str | None, sampling_params: SamplingOptions, reading: TypedTextParser[Value_co] | None = None

@@ -96,6 +96,7 @@ def breaks_off(text: str, tag: str | None) -> bool:
 class SglToolCall(SglGen[ToolCalls]):
     """A step of the model that may call tools. Its nodes depend on the format of the backend's model."""
 
+    free_turns = True
     reading: ToolCallsParser
 
     def __repr__(self) -> str:

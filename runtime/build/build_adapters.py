@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..adapters.adapted_model import AdaptedModel
 from ..adapters.adapter import AdapterPacker, Memory
@@ -14,8 +14,6 @@ from ..adapters.adapter_sites import AdapterSite, sites_of
 from ..adapters.adapter_slots import AdapterSlots, bytes_of, class_of
 from ..adapters.adapter_store import AdapterHostStore
 from ..adapters.choose_adapter_kernels import adapted_sites, adapter_products_for, by_reference, reads_extras
-from ..adapters.files.adapter_base_weights import LocalBaseWeights
-from ..adapters.files.adapter_reader import AdapterReader
 from ..executor.device_choice import DeviceChoice
 from ..loading.gguf_files.gguf_model import is_gguf
 from ..loop.engine_core import EngineCore
@@ -23,16 +21,11 @@ from ..memory.memory_sizes import parse_memory
 from ..memory.pinned_memory_pool import PinnedMemoryPool, pin_driver_of
 from ..models.decoder import Decoder
 from ..models.transformers_backend import AnyDecoder
-from ..parallel.tp.sharded_adapters import (
-    RanksAdapterSlots,
-    RanksBaseWeights,
-    ShardedAdapterPacker,
-    adapter_bytes_of_ranks,
-    most_adapter_bytes_of_rank,
-    parts_of,
-)
-from .build_ranks import RanksBuilder
 from .engine_config import DeviceDefaults
+
+if TYPE_CHECKING:
+    from ..adapters.files.adapter_reader import AdapterReader
+    from .build_ranks import RanksBuilder
 
 
 def adapters_refusal(model: AnyDecoder, path: Path, config: DeviceDefaults) -> str | None:
@@ -62,6 +55,8 @@ def slot_bytes(
             adapter_budget(model, config) or 0
         )
     if model.device.type == "cuda":
+        from ..parallel.tp.sharded_adapters import most_adapter_bytes_of_rank
+
         most = most_adapter_bytes_of_rank(
             side.part.whole,
             config.pipeline_parallel,
@@ -82,6 +77,8 @@ def adapter_budget(model: Decoder, config: DeviceDefaults) -> int | None:
 def _of_ranks(
     side: RanksBuilder, config: DeviceDefaults, model: Decoder, path: Path | None
 ) -> Callable[[Mapping[int, int]], int]:
+    from ..parallel.tp.sharded_adapters import adapter_bytes_of_ranks
+
     stages, ranks, law = (
         config.pipeline_parallel,
         config.tensor_parallel,
@@ -110,12 +107,7 @@ def make_adapters(
     """path: of the model."""
     gpu = choice.device.type == "cuda"
     sites = adapted_sites(model, config.deterministic, path)
-    made_by = (
-        AdapterSlots
-        if side is None
-        else partial(RanksAdapterSlots, side.team, _of_ranks(side, config, model, path), model.fused)
-    )
-    slots = made_by(
+    slots = _slots_maker(side, config, model, path)(
         sites,
         model.dtype,
         choice.device,
@@ -126,12 +118,23 @@ def make_adapters(
     adapted_model = AdaptedModel(model, sites, adapter_products_for(model, slots, sites, config.deterministic))
     budget = parse_memory(config.adapter_memory, "adapter_memory")
     locked = PinnedMemoryPool(pin_driver_of(choice.device, "adapter_memory"), budget // 8) if gpu else None
-    reader = _reader(model, sites, config, side, path, None if locked is None else locked.take)
-    made = AdapterManager(AdapterHostStore(reader.read, budget, locked), slots, adapted_model, config.strict)
+    reader = cache(partial(_reader, model, sites, config, side, path, None if locked is None else locked.take))
+    store = AdapterHostStore(lambda folder: reader().read(folder), budget, locked)
+    made = AdapterManager(store, slots, adapted_model, config.strict)
     model.adapted = adapted_model
     for name, folder in (config.adapters or {}).items():
         made.load(name, str(Path(folder).absolute()))
     return made
+
+
+def _slots_maker(
+    side: RanksBuilder | None, config: DeviceDefaults, model: Decoder, path: Path | None
+) -> Callable[..., AdapterSlots]:
+    if side is None:
+        return AdapterSlots
+    from ..parallel.tp.sharded_adapters import RanksAdapterSlots
+
+    return partial(RanksAdapterSlots, side.team, _of_ranks(side, config, model, path), model.fused)
 
 
 def _reader(
@@ -142,6 +145,10 @@ def _reader(
     path: Path | None,
     memory: Memory | None,
 ) -> AdapterReader:
+    """Made for the first adapter: most programs have none."""
+    from ..adapters.files.adapter_base_weights import LocalBaseWeights
+    from ..adapters.files.adapter_reader import AdapterReader
+
     pickles, here = config.load_format == "pt", LocalBaseWeights(model, sites)
     file = path if path is not None and is_gguf(path) else None
     more = reads_extras(model, config.deterministic, path, None if side is None else side.part.whole)
@@ -155,6 +162,8 @@ def _reader(
             packing=AdapterPacker(sites, model.dtype, model.config, memory),
             file=file,
         )
+    from ..parallel.tp.sharded_adapters import RanksBaseWeights, ShardedAdapterPacker, parts_of
+
     whole, law, shape = (
         side.part.whole,
         by_reference(model, config.deterministic, path),

@@ -22,7 +22,6 @@ from ..cache import Ints
 from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import FIRST_SLOT
-from ..calibration import LENGTH, CalibrationTransform, encoded
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice, apply_threads, choose_device, gpu_device_choice
 from ..executor.runner_protocol import Runner
@@ -35,7 +34,6 @@ from ..loading.packed_cache.packed_weights import PackedWeights
 from ..loading.remote import is_remote
 from ..loop.engine_core import EngineCore
 from ..loop.engine_sleep import EngineSleeper
-from ..loop.expert_rebalancing import ExpertRebalancer
 from ..loop.sequence_lifecycle import SequenceLifecycle
 from ..loop.weight_update import WeightUpdater
 from ..memory.memory_sizes import free_memory, parse_memory
@@ -55,16 +53,12 @@ from ..scheduling.scheduler import Scheduler
 from ..sequences.detokenizer_resources import DetokenizerResources
 from ..sequences.jump_cache import JumpCache
 from ..sequences.jump_forward import JumpForward
-from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
 from . import memory_plan
 from .build_adapters import adapters_refusal, describe_adapters, make_adapters, slot_bytes
-from .build_draft import DraftBuilder, make_draft_builder
 from .build_kv_pool import make_pool
 from .build_prefix_cache import make_cache, window_pages
-from .build_ranks import RanksBuilder, share_out_ranks
 from .build_runner import make_runner
-from .build_stages import make_ranks_builder
 from .build_tokenizer import load_tokenizer
 from .engine_config import DeviceDefaults, EngineConfig
 from .recurrent_state_plan import plan_with_states, state_places_for
@@ -73,6 +67,8 @@ from .sliding_window_plan import SlidingWindowPlan
 
 if TYPE_CHECKING:
     from ..executor.cuda_runner import CudaRunner
+    from .build_draft import DraftBuilder
+    from .build_ranks import RanksBuilder
 
 OF_WEIGHTS = ("weights", "activations", "deterministic", "load_format")  # the options that decide what they become
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
@@ -103,6 +99,8 @@ def build_engine(
     """
     assembly = EngineBuilder(path, options)
     if broken is not None and options.ranks > 1:
+        from .build_stages import make_ranks_builder
+
         assembly.side = make_ranks_builder(assembly.config, assembly.choice, assembly.model, path, broken)
     with gpu_device_choice(assembly.choice.device):
         return _assembled(assembly, path, options)
@@ -119,6 +117,8 @@ def _assembled(assembly: EngineBuilder, path: Path, options: EngineConfig) -> Bu
     builder = _builder(again, pool, layout, assembly.context, model.dtype)
     core.sleeper = EngineSleeper(core, pool, builder, assembly.draft)
     if assembly.side is not None and assembly.side.experts is not None:
+        from ..loop.expert_rebalancing import ExpertRebalancer
+
         on_gpu = assembly.choice.device.type == "cuda"
         core.rebalancer = ExpertRebalancer(
             assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep
@@ -154,14 +154,12 @@ class EngineBuilder:
             self.context = context_of(self.model, options)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
-            self.choice = share_out_ranks(choose_device(options.device, options.dtype, options.threads), options)
+            self.choice = _chosen(options)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
             self._text: Future[DetokenizerResources] = Future()
             self.transform = _arithmetic(
-                self.config,
-                self.choice,
-                partial(_calibration, self._text, self.config.calibration, min(LENGTH, self.context)),
+                self.config, self.choice, partial(_calibration, self._text, self.config.calibration, self.context)
             )
             _require_experts(self.model, self.config)
             if isinstance(self.model, TransformersModelSpec):
@@ -178,7 +176,7 @@ class EngineBuilder:
                     "whose state after a rejected draft token would be wrong; "
                     "leave speculation out"
                 )
-            self.draft = make_draft_builder(self.config, self.choice, self.model, path)
+            self.draft = self._draft()
             self.side: RanksBuilder | None = None
             self._before = memory_plan.plan_before_loading(self.choice.device)
         self.opening = partial(
@@ -186,6 +184,14 @@ class EngineBuilder:
         )
         self.packed = PackedWeights({name: getattr(self.config, name) for name in OF_WEIGHTS})
         self._allocated = _allocated(self.choice.device)
+
+    def _draft(self) -> DraftBuilder | None:
+        """Of what `Engine(draft=...)` names."""
+        if self.config.draft is None:
+            return None
+        from .build_draft import make_draft_builder
+
+        return make_draft_builder(self.config, self.choice, self.model, self.path)
 
     def load(self) -> tuple[AnyDecoder, DetokenizerResources]:
         """The model, and in parallel the tokenizer and on a GPU the modules of kernels, in threads."""
@@ -387,8 +393,20 @@ def _into(future: Future[DetokenizerResources], call: Callable[..., DetokenizerR
         future.set_exception(error)
 
 
-def _calibration(text: Future[DetokenizerResources], texts: Any, longest: int) -> list[Ints]:
-    return encoded(text.result().tokenizer, texts, longest)
+def _chosen(options: EngineConfig) -> DeviceChoice:
+    """The device, with as many threads as each rank gets."""
+    choice = choose_device(options.device, options.dtype, options.threads)
+    if options.ranks == 1:
+        return choice
+    from .build_ranks import share_out_ranks
+
+    return share_out_ranks(choice, options)
+
+
+def _calibration(text: Future[DetokenizerResources], texts: Any, context: int) -> list[Ints]:
+    from ..calibration import LENGTH, encoded
+
+    return encoded(text.result().tokenizer, texts, min(LENGTH, context))
 
 
 def _text_side(path: Path, config: DeviceDefaults) -> DetokenizerResources:
@@ -442,6 +460,8 @@ def _arithmetic(
         cpu_kernels.cover_all_sizes()
     found = calibrated_for(config.weights, config.activations, config.deterministic, choice.device)
     if found is not None:
+        from ..calibration import CalibrationTransform
+
         return CalibrationTransform(found.quantise, texts, seen=found.seen)
     return transform_for(config.weights, config.deterministic, choice.device)
 
@@ -506,6 +526,8 @@ def _core(
     if config.drafting is not None:
         on_cpu = runner.device.type == "cpu"
         alone = on_cpu and torch.get_num_threads() == 1
+        from ..speculative.drafter_factory import make_speculation
+
         life.speculation = make_speculation(
             config.drafting, text.jumps or JumpCache(JumpForward(text.tokenizer)), cache, on_cpu, alone
         )

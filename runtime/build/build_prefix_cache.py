@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,10 +26,12 @@ from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError
 from ..executor.runner_protocol import Runner
 from ..memory.memory_sizes import free_memory, parse_memory
-from ..parallel.workers.rank_host_pages import RankPageCopies, RanksPageCopier
-from .build_ranks import RanksBuilder
 from .engine_config import DeviceDefaults
 from .sliding_window_plan import SlidingWindowPlan
+
+if TYPE_CHECKING:
+    from ..parallel.workers.rank_host_pages import RankPageCopies
+    from .build_ranks import RanksBuilder
 
 P = TypeVar("P", bound=Pool)
 
@@ -95,7 +97,10 @@ def _host_tier(config: DeviceDefaults, pool: Pool, side: RanksBuilder | None) ->
         )
     places = size // page + 1  # the first one is never used
     copies: RankPageCopies = HostKVPages(pool, config.page_size, places)
-    copies = copies if side is None else RanksPageCopier(copies, side.team, config.page_size, places)
+    if side is not None:
+        from ..parallel.workers.rank_host_pages import RanksPageCopier
+
+        copies = RanksPageCopier(copies, side.team, config.page_size, places)
     return HostKVTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
 
 

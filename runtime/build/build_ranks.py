@@ -287,8 +287,6 @@ class RanksBuilder:
 
 def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     """With as many threads as each rank gets, where the options do not say how many."""
-    if options.ranks == 1:
-        return choice
     if choice.device.type == "cuda":
         return on_gpus(choice, options)
     if options.threads is not None:

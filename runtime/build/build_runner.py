@@ -9,18 +9,14 @@ from ..cache import WindowPages
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..executor.device_choice import DeviceChoice
 from ..executor.eager_runner import EagerRunner
-from ..executor.ranks.micro_batches import FIXED
-from ..executor.ranks.rank_steps import BroadcastSteps, EagerMessage, cuda_message
-from ..executor.ranks.stage_steps import PipelineTimer, StageSteps
 from ..executor.runner_protocol import Runner
 from ..models.decoder import Decoder
 from ..models.transformers_backend import AnyDecoder
-from .build_ranks import RanksBuilder
-from .build_stages import StagesBuilder
 from .engine_config import DeviceDefaults
 
 if TYPE_CHECKING:
     from ..executor.cuda_runner import CudaRunner
+    from .build_ranks import RanksBuilder
 
 
 def make_runner(
@@ -62,6 +58,11 @@ def _eager_rank_zero(
     states: RecurrentStateMemory | None,
     side: RanksBuilder,
 ) -> EagerRunner:
+    from ..executor.ranks.micro_batches import FIXED
+    from ..executor.ranks.rank_steps import BroadcastSteps, EagerMessage
+    from ..executor.ranks.stage_steps import PipelineTimer, StageSteps
+    from .build_stages import StagesBuilder
+
     if isinstance(side, StagesBuilder):
         stage = StageSteps(EagerRunner.compute, model, side.links, FIXED, gathers=True)
         runner = EagerRunner(model, attention, choice.device, memory=states, enter=stage.enter)
@@ -81,6 +82,8 @@ def _cuda_runner(
     if side is None or side.ranks is None:
         return CudaRunner(model, attention, choice.device, **options)
     from ..executor.ranks.cuda_rank_runner import cuda_rank_runner
+    from ..executor.ranks.rank_steps import BroadcastSteps, cuda_message
+    from .build_stages import StagesBuilder
 
     assert isinstance(model, Decoder)
     links = side.links if isinstance(side, StagesBuilder) else None

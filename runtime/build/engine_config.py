@@ -6,18 +6,20 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.argument_checks import WORD, shown
 from ..errors import ConfigError
 from ..loading.sharded_state import ParallelSizes
 from ..memory.memory_sizes import parse_memory
-from ..parallel.ep.expert_parallel_split import ExpertParallelSplit
 from ..quantization.online_quantization import CALIBRATED, FORMS
 from ..speculative.speculation_options import SpeculationOptions, parse_speculation
 from .engine_config_checks import check
 from .engine_options import SMALL, option, options_of
 from .option_aliases import SENTENCES, native_dtype
+
+if TYPE_CHECKING:
+    from ..parallel.ep.expert_parallel_split import ExpertParallelSplit
 
 MOST_THREADS = 4096  # of a process: far more than that, and the libraries below end it
 
@@ -26,8 +28,8 @@ MOST_THREADS = 4096  # of a process: far more than that, and the libraries below
 class EngineConfig:
     """Options of `Engine`.
 
-    dtype        "float32", "bfloat16", "float16", one of these of torch, or "auto": measured on the CPU, bfloat16 on a
-                 GPU that has it
+    dtype        "float32", "bfloat16", "float16", one of these of torch, or "auto": bfloat16 on a CPU or GPU that has
+                 instructions for it
     device       "auto", "cpu", "cuda", "cuda:1" ...
     threads      CPU threads; None: the usable physical cores
     context      longest sequence in tokens; None: the model's own limit
@@ -231,11 +233,11 @@ class EngineConfig:
     @property
     def whole_experts(self) -> ExpertParallelSplit | None:
         """How experts are whole on ranks; None: each rank has a part of every one."""
-        return (
-            ExpertParallelSplit(self.redundant_experts, self.expert_nodes, self.deterministic)
-            if self.expert_parallel
-            else None
-        )
+        if not self.expert_parallel:
+            return None
+        from ..parallel.ep.expert_parallel_split import ExpertParallelSplit
+
+        return ExpertParallelSplit(self.redundant_experts, self.expert_nodes, self.deterministic)
 
     @property
     def by_rows(self) -> bool:

@@ -1,9 +1,10 @@
 """Full collections of Python's cyclic garbage, which stop every thread for up to 0.1 s, kept out of steps.
 
-What exists when an engine is ready (modules, weights, tables) is frozen: no collection looks at it again. While steps
-run, garbage is collected in full between two of them, and seldom; else when nothing has come for a moment. What was
-changed of Python's collector is put back when the last engine is closed. A program that has switched the collector off
-is left alone. So is one that has frozen objects before the first engine: nothing more is frozen from then on, since
+What exists when an engine is ready (modules, weights, tables) is frozen: no collection looks at it again, but for one
+when nothing has come for long. While steps run, garbage is collected in full between two of them, and seldom; else when
+nothing has come for a moment. What was changed of Python's collector is put back when the last engine is closed, except
+at the end of the process, which then does not look at all objects once more. A program that has switched the collector
+off is left alone. So is one that has frozen objects before the first engine: nothing more is frozen from then on, since
 Python can only thaw all at once.
 """
 
@@ -14,6 +15,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 
 from sgl.common.process_memory import resident
 
@@ -35,7 +38,9 @@ _active: set[GarbageCollector] = set()
 _busy: set[GarbageCollector] = set()
 _usual = gc.get_threshold()
 _freezes = True  # or who uses engines does it himself
-_kept = False  # whether anything was frozen in the middle of work
+_kept = False  # whether anything was frozen without a look at it
+_switch = threading.Lock()
+_users_off, _was_on = 0, False  # how many want no collection, and whether there were any before the first of them
 _looked, _size = 0.0, 0  # when all was looked at last, and how large the process was then
 
 
@@ -52,16 +57,15 @@ class GarbageCollector:
 
     def stand(self) -> None:
         """The engine is ready: freeze what there is."""
-        global _freezes
+        global _freezes, _kept
         with _lock:
             if not _active:
                 _note_looked()
                 _freezes = _freezes and not gc.get_freeze_count()  # which counts them one by one
-                if _freezes:
-                    gc.collect()
             _active.add(self)
             if _freezes:
                 gc.freeze()
+                _kept = True
 
     def close(self) -> None:
         global _kept
@@ -69,7 +73,8 @@ class GarbageCollector:
         with _lock:
             if self in _active:
                 _active.remove(self)
-                if _freezes and not _active:
+                ends = not threading.main_thread().is_alive()  # Python is shutting down
+                if _freezes and not _active and not ends:
                     gc.unfreeze()
                     _kept = False
 
@@ -128,14 +133,36 @@ class GarbageCollector:
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """No collection inside; also for functions, `collector_off()(function)`. A program's own gc.disable() stays."""
-    was_on = gc.isenabled()
-    gc.disable()
+    """No collection inside; also for functions, `collector_off()(function)`. A program's own gc.disable() stays.
+
+    On several threads at once: until the last one leaves.
+    """
+    global _users_off, _was_on
+    with _switch:
+        if not _users_off:
+            _was_on = gc.isenabled()
+            gc.disable()
+        _users_off += 1
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with _switch:
+            _users_off -= 1
+            if _was_on and not _users_off:
+                gc.enable()
+
+
+def import_uncollected(name: str) -> ModuleType:
+    """Import a module that imports many. They stay: no collection looks at them, neither meanwhile nor soon after.
+
+    Collections would take a tenth of the time of importing torch.
+    """
+    with collector_off():
+        module = import_module(name)
+        if not gc.get_freeze_count():
+            gc.freeze()  # both together move what is young to the oldest generation
+            gc.unfreeze()
+    return module
 
 
 def _look_at_all() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ WORTH_ROUNDING = 0.8  # bfloat16 takes half the memory: at this part of the spee
 PASSES = 8  # over the products that are measured, of which the best one counts
 WORTH_THREADS = 1.5  # several threads this much slower than one are not used
 CGROUP = Path("/sys/fs/cgroup")
+CPU_INFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -55,7 +57,7 @@ def apply_threads(threads: int) -> None:
 
 
 def choose_device(device: str = "auto", dtype: str = "auto", threads: int | None = None) -> DeviceChoice:
-    """Settle what is "auto" or None; on the CPU this times a few products (some tens of ms).
+    """Settle what is "auto" or None; on the CPU this times a few products (some ms).
 
     Raises ConfigError for a device that is not there or a dtype that is unknown.
     """
@@ -133,11 +135,15 @@ def cpu_quota(root: Path = CGROUP) -> float | None:
 
 def cpu_flags() -> frozenset[str]:
     """Instruction set flags of the first CPU, where the system tells them."""
-    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
-        name, _, flags = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(flags.split())
-    return frozenset()
+    try:
+        with CPU_INFO.open() as lines:  # a part for each CPU: the first one is enough
+            named = (line.partition(":") for line in lines)
+            return next(
+                (frozenset(flags.split()) for name, _, flags in named if name.strip() in ("flags", "Features")),
+                frozenset(),
+            )
+    except OSError:
+        return frozenset()
 
 
 def _read(path: Path) -> str | None:
@@ -148,28 +154,40 @@ def _read(path: Path) -> str | None:
 
 
 def _slowdown(dtype: torch.dtype, threads: int) -> float:
-    """How many times longer a product takes on `threads` threads than on one: far above 1 on a busy machine."""
-    times = []
-    for count in (1, threads):
-        apply_threads(count)
-        times.append(_seconds(dtype, 32))
-    return times[1] / times[0]
+    """How many times longer a product takes on `threads` threads than on one: far above 1 on a busy machine.
+
+    The first pass on all threads that is fast enough is the last one.
+    """
+    pass_time = _timed_products(dtype, 32)
+    apply_threads(1)
+    alone = min(pass_time() for _ in range(PASSES))
+    apply_threads(threads)
+    best = float("inf")
+    for _ in range(PASSES):
+        best = min(best, pass_time())
+        if best <= WORTH_THREADS * alone:
+            break
+    return best / alone
 
 
 def _cpu_dtype() -> tuple[torch.dtype, str]:
-    native = [flag for flag in BFLOAT16_FLAGS if flag in cpu_flags()]
+    there = cpu_flags()
+    native = [flag for flag in BFLOAT16_FLAGS if flag in there]
     if not native or not can_pack_bfloat16():
         return torch.float32, "dtype float32: this CPU has no bfloat16 instructions"
+    flags = ", ".join(native)
+    if cpu_kernels.can_multiply(torch.bfloat16, torch.device("cpu")):
+        by = cpu_kernels.isa_variant(torch.bfloat16)
+        return torch.bfloat16, f"dtype bfloat16: half the bytes of float32, compiled products by {by} ({flags})"
     one, many = _gains()
-    gain = (one * many) ** 0.5
-    name = "bfloat16" if gain > WORTH_ROUNDING else "float32"
-    why = f"bfloat16 measured {one:.1f}x as fast as float32 for 1 row, {many:.1f}x for 32 rows ({', '.join(native)})"
+    name = "bfloat16" if (one * many) ** 0.5 > WORTH_ROUNDING else "float32"
+    why = f"bfloat16 measured {one:.1f}x as fast as float32 for 1 row, {many:.1f}x for 32 rows ({flags})"
     return DTYPES[name], f"dtype {name}: {why}"
 
 
 @cache
 def _gains() -> tuple[float, float]:
-    """How many times as fast bfloat16 is as float32, for 1 row and for 32.
+    """How many times as fast torch multiplies bfloat16 as float32, for 1 row and for 32.
 
     Measured once, so that all engines of a process choose alike.
     """
@@ -178,20 +196,28 @@ def _gains() -> tuple[float, float]:
     return one, many
 
 
-@torch.inference_mode()
 def _seconds(dtype: torch.dtype, rows: int) -> float:
-    """Best time of one pass over three of a small model's largest products."""
+    """Best time of one pass over the products."""
+    pass_time = _timed_products(dtype, rows)
+    return min(pass_time() for _ in range(PASSES))
+
+
+def _timed_products(dtype: torch.dtype, rows: int) -> Callable[[], float]:
+    """Gives the seconds of one pass over three of a small model's largest products."""
     layers = [_filled(dtype) for _ in range(3)]
     x = torch.ones(rows, 512, dtype=dtype)
-    best = float("inf")
-    for _ in range(PASSES):
+
+    @torch.inference_mode()
+    def pass_time() -> float:
         started = time.perf_counter()
         for layer in layers:
             layer(x)
-        best = min(best, time.perf_counter() - started)
-    return best
+        return time.perf_counter() - started
+
+    return pass_time
 
 
+@torch.inference_mode()
 def _filled(dtype: torch.dtype) -> Linear:
     layer = Linear.empty(1536, 512, False, dtype, torch.device("cpu"))
     layer.weight.fill_(0.5)

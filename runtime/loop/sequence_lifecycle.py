@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
@@ -25,9 +25,11 @@ from ..sequences.pending_grammar import PendingGrammar
 from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
 from ..sequences.sequence_options import USUAL, SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
-from ..speculative.speculation import Speculation
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings
+
+if TYPE_CHECKING:
+    from ..speculative.speculation import Speculation
 
 # slices of grammar work at once, and seconds of one after which others do not wait for it
 MOST_SLICES, LONG_SLICE = 4, 0.01

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+import sgl.grammars
 from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished
-from sgl.grammars.automaton.batch_token_masks import fill_masks
 
 from ..common.argument_checks import shown
 from ..errors import RuntimeFailure, note_sequence
@@ -258,7 +258,9 @@ class StepExecutor:
         for each in [each for each in sampled if each.op.grammar_pending]:
             self._wait(each, logits)
             sampled.remove(each)
-        found = fill_masks([matcher for each in sampled for matcher in draft_verification.matchers(*each[:3])])
+        found = sgl.grammars.fill_masks(
+            [matcher for each in sampled for matcher in draft_verification.matchers(*each[:3])]
+        )
         good: list[RowsToSample] = []
         start = 0
         for seq, op, rows, _ in sampled:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, get_origin
-
-from sgl.grammars import Vocabulary, compile_json_schema
+from typing import TYPE_CHECKING, Any, get_origin
 
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgl.grammars import Vocabulary
 
 
 def compile_grammar_argument(grammar: Any, vocabulary: Vocabulary, json_options: dict[str, Any] | None = None) -> Any:
@@ -22,7 +23,11 @@ def compile_grammar_argument(grammar: Any, vocabulary: Vocabulary, json_options:
         )
     if isinstance(grammar, type) or get_origin(grammar) is not None:
         grammar = _schema(grammar)
-    return compile_json_schema(grammar, vocabulary, **json_options or {}) if isinstance(grammar, dict) else grammar
+    if not isinstance(grammar, dict):
+        return grammar
+    from sgl.grammars import compile_json_schema
+
+    return compile_json_schema(grammar, vocabulary, **json_options or {})
 
 
 @lru_cache(maxsize=512)

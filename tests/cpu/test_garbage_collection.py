@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -12,8 +14,9 @@ from alone import alone
 from checkpoints import write_checkpoint
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime import engine as engine_module
 from sgl.runtime.common import garbage_collection
-from sgl.runtime.common.garbage_collection import NEVER
+from sgl.runtime.common.garbage_collection import NEVER, collector_off
 
 
 class Cycle:
@@ -54,6 +57,85 @@ def test_what_its_user_has_frozen_is_left_alone(tiny: Path) -> None:
         gc.unfreeze()
     with Engine(tiny, kv_tokens=500):  # nor is anything frozen by the engines behind it
         assert gc.get_freeze_count() == 0
+
+
+@alone
+def test_nothing_is_collected_while_an_engine_starts_and_older_garbage_once_it_is_idle(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage_collection, "LONG_QUIET", 0.01)
+    monkeypatch.setattr("sgl.runtime.loop.engine_core.LONG_QUIET", 0.01)
+    looked = threading.Event()
+    all_of_it = garbage_collection._look_at_all
+    monkeypatch.setattr(garbage_collection, "_look_at_all", lambda: (all_of_it(), looked.set()))
+    enabled: list[bool] = []
+    opened = engine_module._opened
+    monkeypatch.setattr(engine_module, "_opened", lambda *args: (enabled.append(gc.isenabled()), opened(*args))[1])
+    older = weakref.ref(Cycle())
+    with Engine(tiny, kv_tokens=500):
+        assert enabled == [False] and gc.isenabled()
+        assert looked.wait(30) and older() is None
+
+
+def test_the_collector_is_on_again_when_the_last_one_leaves() -> None:
+    assert gc.isenabled()
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with collector_off():
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    with collector_off():
+        thread.start()
+        assert inside.wait(30) and not gc.isenabled()
+    assert not gc.isenabled(), "the other one is still inside"
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with collector_off():
+            pass
+        assert not gc.isenabled(), "a program's own gc.disable() stays"
+    finally:
+        gc.enable()
+
+
+IMPORTS = """
+import gc
+seen = []
+gc.callbacks.append(lambda phase, about: seen.append(phase))
+gc.set_threshold(100, 2, 2)
+from sgl.runtime.common.garbage_collection import import_uncollected
+gc.collect()
+old = len(gc.get_objects(generation=2))
+seen.clear()
+module = import_uncollected("sgl.lang.sgl_function")
+assert not seen, seen
+assert module.SglFunction and gc.isenabled() and not gc.get_freeze_count()
+assert len(gc.get_objects(generation=2)) > old + 1000
+"""
+
+
+def test_what_is_imported_is_old_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+ENDS = """
+import atexit, gc, sys
+import sgl
+atexit.register(lambda: print("frozen", gc.get_freeze_count() > 1000))  # after the engine is closed, in reverse
+engine = sgl.Engine(sys.argv[1], kv_tokens=500)
+print(engine.generate("a", max_tokens=3).completion_tokens)
+"""
+
+
+def test_at_the_end_of_the_process_all_stays_frozen(tiny: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS, str(tiny)], capture_output=True, text=True)
+    assert done.stdout.split() == ["3", "frozen", "True"], done.stdout + done.stderr
 
 
 @pytest.mark.whole

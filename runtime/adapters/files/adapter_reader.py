@@ -31,9 +31,9 @@ from .adapter_extras_reader import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Adapte
 from .expert_adapter_targets import expert_modules_of
 from .gguf_adapter import GGUFRowOrder, read_adapter
 from .peft_config import PeftConfig
+from .peft_file_names import CONFIG, PICKLED, SAFETENSORS
 
 PREFIX = "base_model.model."
-CONFIG, SAFETENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 A, B = ".lora_A.weight", ".lora_B.weight"
 WHOLE = {2: (np.int16, np.uint16), 4: (np.int32, np.uint32), 8: (np.int64, np.uint64)}  # by bytes of a number
 

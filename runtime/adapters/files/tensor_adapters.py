@@ -19,7 +19,7 @@ from torch import Tensor
 from ...common.argument_checks import shown
 from ...errors import CheckpointError, ConfigError
 from ...loading.model_files.bounded_json import read_json
-from .adapter_reader import CONFIG, SAFETENSORS
+from .peft_file_names import CONFIG, SAFETENSORS
 
 KEPT = 2  # folders of a name: a sequence that was opened with the adapter before may still read that from its folder
 NAMED = (  # the adapter's name, where a module has several

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sgl.grammars import GrammarError, SchemaOptions
-
 from ...errors import CheckpointError, ConfigError
 from ...models.families import read_model
 from ...models.spec.json_fields import shown
@@ -55,6 +53,10 @@ def load_json_options(path: str | Path) -> dict[str, Any]:
     if not isinstance(options, dict) or (strange := sorted(set(options) - WRITING)):
         shown = options if not isinstance(options, dict) else ", ".join(strange)
         raise CheckpointError(f"{file}: json_options has {shown}; a model may say {', '.join(sorted(WRITING))}")
+    if not options:
+        return options
+    from sgl.grammars import GrammarError, SchemaOptions
+
     try:
         SchemaOptions.of(options)
     except GrammarError as error:

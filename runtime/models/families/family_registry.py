@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from ...errors import ConfigError
@@ -13,6 +14,7 @@ from ..spec.json_fields import shown
 from ..spec.model_config import ModelConfig
 from ..spec.model_spec import ModelSpec
 from ..spec.unused_config_keys import spelled, stray_keys
+from .family_files import FILES
 
 Reader = Callable[[ModelConfig], ModelSpec]
 _spelled = lru_cache(512)(spelled)
@@ -42,7 +44,38 @@ class ModelFamily:
     read: Reader
 
 
-FAMILIES: dict[str, ModelFamily] = {}  # by architecture
+class ModelFamilies(MutableMapping[str, ModelFamily]):
+    """By architecture. The file of a family is imported when it is asked for.
+
+    files: names of modules next to this one, with the architectures that each registers.
+    """
+
+    def __init__(self, files: Mapping[str, tuple[str, ...]]) -> None:
+        self._files = {name: file for file, names in files.items() for name in names}
+        self._registered: dict[str, ModelFamily] = {}
+
+    def __getitem__(self, name: str) -> ModelFamily:
+        if name not in self._registered and name in self._files:
+            import_module(f"{__package__}.{self._files[name]}")
+        return self._registered[name]
+
+    def __setitem__(self, name: str, family: ModelFamily) -> None:
+        self._registered[name] = family
+
+    def __delitem__(self, name: str) -> None:
+        del self._registered[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files or name in self._registered
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files | self._registered)
+
+    def __len__(self) -> int:
+        return len(self._files | self._registered)
+
+
+FAMILIES: MutableMapping[str, ModelFamily] = ModelFamilies(FILES)
 
 
 def family(*architectures: str) -> Callable[[Reader], Reader]:

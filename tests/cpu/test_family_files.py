@@ -1,0 +1,48 @@
+"""The table of the files of families says what the files register."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+from sgl.runtime.models import families
+from sgl.runtime.models.families.family_files import FILES
+from sgl.runtime.models.families.family_registry import FAMILIES, ModelFamilies, ModelFamily
+
+
+def test_each_architecture_is_in_the_file_that_the_table_names() -> None:
+    found: dict[str, set[str]] = {}
+    for file in pkgutil.iter_modules(families.__path__):
+        importlib.import_module(f"{families.__name__}.{file.name}")
+    for name, family in FAMILIES.items():
+        if family.read.__module__.startswith(f"{families.__name__}."):  # not what a test registered
+            found.setdefault(family.read.__module__.rpartition(".")[2], set()).add(name)
+    assert found == {file: set(names) for file, names in FILES.items()}
+
+
+def test_one_family_imports_its_file_and_no_other() -> None:
+    program = """
+import sys
+from sgl.runtime.models.families import FAMILIES
+before = set(sys.modules)
+assert len(FAMILIES) > 100 and "Qwen2ForCausalLM" in FAMILIES and "NoForCausalLM" not in FAMILIES
+assert set(sys.modules) == before
+assert FAMILIES["LlamaForCausalLM"].name == "llama"
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["sgl.runtime.models.families.llama"], done.stderr
+
+
+def test_a_mapping_of_what_is_registered_and_what_files_have() -> None:
+    made = ModelFamilies({"llama": ("LlamaForCausalLM",)})
+    made["Mine"] = ModelFamily("mine", ("Mine",), lambda config: pytest.fail("read"))
+    assert list(made) == ["LlamaForCausalLM", "Mine"] and len(made) == 2 and "Mine" in made
+    with pytest.raises(KeyError):
+        made["Other"]
+    del made["Mine"]
+    assert "Mine" not in made
