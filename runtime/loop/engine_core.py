@@ -63,6 +63,10 @@ class SleepsEngine(Protocol):
         """The statistics of experts while the engine sleeps."""
         ...
 
+    def touched(self) -> int:
+        """Bytes of keys, values and states that the system has given by now."""
+        ...
+
     def sleep(self) -> int: ...
     def wake(self) -> None: ...
     def forget(self) -> None: ...
@@ -236,6 +240,10 @@ class EngineCore:
         return gather_stats(
             self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts
         )  # no runner after the end
+
+    def touched(self) -> int:
+        """See `ServingCore`."""
+        return 0 if self.sleeper is None else self.sleeper.touched()
 
     def tree(self) -> CacheSnapshot:
         """Of the prefix cache and the sequences that hold pages."""
