@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.expr import Expr
+from sgl.grammars.automaton.automaton_core_selection import prepare_vocabulary
 from sgl.grammars.automaton.automaton_work_budget import hasty
 from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.automaton.grammar_matcher import Matcher
@@ -70,6 +71,7 @@ class GrammarRecipe(NamedTuple):
         try:
             if vocabulary.masks and grammar_compile_policy.process():
                 return Grammar(partial(_network_elsewhere, self, vocabulary), vocabulary, recipe=self)
+            prepare_vocabulary(vocabulary)
             with grammar_compile_policy.here():
                 return Grammar(self._stored(vocabulary), vocabulary, recipe=self)
         except RecursionError as error:

@@ -263,10 +263,16 @@ class Engine:
         """True unless the engine is closed, has failed or is being restarted."""
         return not self.closed and self._core.up
 
+    @property
+    def fixed_info(self) -> dict[str, Any]:
+        """Of `info()` what needs no question to the engine: all but what changes while it runs."""
+        return self._info
+
     def info(self) -> dict[str, Any]:
         """Describe what runs, on what device, and why.
 
-        `memory` is in bytes, `startup` in seconds per part of the start.
+        `memory` is in bytes, `startup` in seconds per part of the start. Of the memory taken for keys, values and
+        states (`kv`, `states`), `touched` is what the system has given by now; on a GPU all, of rank 0's part.
         `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at
         a time, counted; of rank 0's part where there are several. None for random weights.
         `layers`: which code computes which layers (see `models.describe.explain_executors.LayerGroup`); `slower`: one
@@ -276,12 +282,11 @@ class Engine:
         `expert_offload_plan`, with `expert_parallel`: which rank holds which experts now, of layers with equal
         placement.
         """
-        experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
-        return (
-            self._info
-            | experts
-            | {"grammars": {"core": sgl.grammars.core_name(), "compiled": grammar_compile_policy.describe()}}
-        )
+        found = {"memory": self._info["memory"] | {"touched": self._core.touched()}}
+        if self.config.expert_parallel:
+            found["expert_places"] = self.glance().expert_places
+        grammars = {"core": sgl.grammars.core_name(), "compiled": grammar_compile_policy.describe()}
+        return self._info | found | {"grammars": grammars}
 
     # giving the device's memory away for a while
 

@@ -40,6 +40,15 @@ def make_core(
     return make(network, vocabulary, limit)
 
 
+def prepare_vocabulary(vocabulary: Vocabulary) -> None:
+    """Make what every grammar's masks need of a vocabulary, once; the C core does so without the GIL.
+
+    The Python core makes it where it is asked for.
+    """
+    if vocabulary.masks and vocabulary.exact and core_name() == "C":
+        native_automaton_core.vocabulary_tables(vocabulary)
+
+
 def stopped(code: int, core: Core) -> Exception:
     """Why a core cannot go on."""
     if code == FULL:

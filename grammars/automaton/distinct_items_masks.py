@@ -132,5 +132,5 @@ def _of_vocabulary(vocabulary: Vocabulary) -> tuple[TokenTrie, np.ndarray]:
         marks = [i for i in vocabulary.text_ids if any(byte >= BEGIN for byte in tokens[i])]
         row = ~pack([*quoted, *marks, *vocabulary.eos_ids], vocabulary.words)
         _known.clear()
-        found = _known[id(vocabulary)] = vocabulary, TokenTrie(tokens, quoted), row
+        found = _known[id(vocabulary)] = vocabulary, TokenTrie.of(tokens, quoted), row
     return found[1], found[2]

@@ -124,7 +124,7 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-def _tables(vocabulary: Vocabulary) -> _Vocabulary:
+def vocabulary_tables(vocabulary: Vocabulary) -> _Vocabulary:
     """The vocabulary's arrays as the core sees them, made once: every core keeps pointers into them."""
     if vocabulary.native is None:
         with _making_tables:
@@ -142,7 +142,7 @@ class NativeCore:
         self._extension = extension()
         self._network = network
         self._vocabulary = vocabulary
-        self._core = loaded.core_new(_tables(vocabulary), limit)
+        self._core = loaded.core_new(vocabulary_tables(vocabulary), limit)
         if not self._core:
             raise MemoryError("out of memory for a grammar's automaton")
         self._mask, self._advance = loaded.core_mask, loaded.core_advance

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sgl.grammars.compile_client.grammar_compile_client import CompileProcess, RunningCompileProcess
 
-WORTHWHILE = 0.25  # seconds
+WORTHWHILE = 0.25  # seconds of processor time
 
 
 class CompileProcessUse:
@@ -52,7 +52,7 @@ class _State:
         self.lock = threading.Lock()
         self.uses: set[CompileProcessUse] = set()
         self.helper: CompileProcess | None = None
-        self.spent = 0.0  # seconds of compiling in this process
+        self.spent = 0.0  # seconds of processor time that compiling took in this process
 
     @property
     def needed(self) -> bool:
@@ -86,11 +86,11 @@ def process() -> RunningCompileProcess | None:
 @contextmanager
 def here() -> Iterator[None]:
     """Compile in this process."""
-    began = time.perf_counter()
+    began = time.thread_time()
     try:
         yield
     finally:
-        _STATE.spent += time.perf_counter() - began
+        _STATE.spent += time.thread_time() - began
 
 
 def describe() -> str:

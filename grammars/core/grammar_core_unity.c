@@ -20,6 +20,7 @@
 #include "masks/character_family_masks.c"
 #include "masks/local_state_masks.c"
 #include "masks/token_masks.c"
+#include "masks/token_tables.c"
 #include "automaton/automaton_memory.c"
 #include "automaton/device_table_export.c"
 #include "automaton/automaton_core.c"

@@ -7,14 +7,14 @@ tokens of the family are one row of bits, the others begin to matter where they 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.regex.regex_character_sets import ECMA_SPACE
-from sgl.grammars.tokens.token_trie import TokenTrie, pack
+from sgl.grammars.tokens.token_texts import TokenTexts, token_tables
+from sgl.grammars.tokens.token_trie import TokenTrie
 
 MOST_CHARS = 63
 FIELDS = 9
@@ -37,21 +37,38 @@ class CharacterFamily:
             lowest and the highest value of each.
     """
 
-    def __init__(self, chars: CharSet, tokens: Sequence[bytes], ids: Sequence[int], words: int) -> None:
-        beginning = re.compile(b"(?:%s){0,%d}" % (_pattern(chars), MOST_CHARS), re.DOTALL)
-        pure: dict[int, int] = {}
-        others: dict[int, bytes] = {}
-        for i in ids:
-            token = tokens[i]
-            end = beginning.match(token).end()  # type: ignore[union-attr]
-            count = len(token[:end].decode())
-            if end == len(token):
-                pure[i] = count
-            else:
-                others[i] = bytes([count]) + token[end:]
-        self.rows = _cumulated(pure, words)
-        self.exits = TokenTrie(others, others)
+    def __init__(self, chars: CharSet, texts: TokenTexts, words: int) -> None:
         self.spellings = _spellings(chars)
+        if token_tables() is None:
+            lengths, exits = plain_split(texts, chars)
+        else:
+            lengths, exits = _split(texts, self.spellings)
+        pure = lengths >= 0
+        self.rows = _cumulated(texts.ids[pure], lengths[pure], words)
+        self.exits = TokenTrie(exits)
+
+
+def _split(texts: TokenTexts, spellings: np.ndarray) -> tuple[np.ndarray, TokenTexts]:
+    """What `plain_split` makes, by the core."""
+    count = len(texts.ids)
+    lengths, ids, starts = np.zeros(count, np.int32), np.zeros(count, np.int32), np.zeros(count + 1, np.int64)
+    exits = np.zeros(len(texts.data) + count, np.uint8)
+    arrays = (column.ctypes.data for column in (lengths, exits, starts, ids))
+    found = token_tables().family_split(*texts.pointers, spellings.ctypes.data, len(spellings), MOST_CHARS, *arrays)
+    return lengths, TokenTexts(exits[: starts[found]].copy(), starts[: found + 1].copy(), ids[:found].copy())
+
+
+def plain_split(texts: TokenTexts, chars: CharSet) -> tuple[np.ndarray, TokenTexts]:
+    """The characters of each text, -1 where it is not made of the family alone; and what `exits` is the trie of."""
+    beginning = re.compile(b"(?:%s){0,%d}" % (_pattern(chars), MOST_CHARS), re.DOTALL)
+    lengths, others = [], {}
+    for token, text in texts.as_dict().items():
+        end = beginning.match(text).end()  # type: ignore[union-attr]
+        count = len(text[:end].decode())
+        lengths.append(count if end == len(text) else -1)
+        if end != len(text):
+            others[token] = bytes([count]) + text[end:]
+    return np.array(lengths, np.int32), TokenTexts.of(others, others)
 
 
 def _pattern(chars: CharSet) -> bytes:
@@ -60,12 +77,12 @@ def _pattern(chars: CharSet) -> bytes:
     return b"|".join(products)
 
 
-def _cumulated(lengths: dict[int, int], words: int) -> np.ndarray:
+def _cumulated(ids: np.ndarray, lengths: np.ndarray, words: int) -> np.ndarray:
     """Row r holds the ids of length at most r; uint32 [longest + 1, words]."""
-    by_length: list[list[int]] = [[] for _ in range(max(lengths.values(), default=0) + 1)]
-    for i, length in lengths.items():
-        by_length[length].append(i)
-    return np.bitwise_or.accumulate([pack(ids, words) for ids in by_length], axis=0)
+    rows = np.zeros((int(lengths.max(initial=0)) + 1, words), np.uint32)
+    bits = np.uint32(1) << (ids & 31).astype(np.uint32)
+    np.bitwise_or.at(rows.reshape(-1), lengths.astype(np.int64) * words + (ids >> 5), bits)
+    return np.bitwise_or.accumulate(rows, axis=0)
 
 
 def _spellings(chars: CharSet) -> np.ndarray:

@@ -7,6 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from sgl.grammars.tokens.token_texts import TokenTexts, token_tables
+
 _NODE = np.dtype([("skip", "i4"), ("first", "i4"), ("depth", "u2"), ("byte", "u1")], align=True)
 
 
@@ -14,40 +16,25 @@ class TokenTrie:
     """Tokens in the order of their bytes; a node is one byte after one prefix.
 
     Attributes:
+        nodes: (skip, first, depth, byte) [n + 1], as C reads them.
+        ids: int32 [tokens].
         byte: uint8 [n], the node's byte.
         depth: uint16 [n], its depth, from 1.
         skip: int32 [n], the first node after its subtree.
         first: int32 [n + 1]; `ids[first[i] : first[i + 1]]` are the tokens that end at node i.
-        ids: int32 [tokens].
     """
 
-    def __init__(self, tokens: Sequence[bytes] | Mapping[int, bytes], ids: Iterable[int]) -> None:
-        ordered = sorted((tokens[i], i) for i in ids)
-        texts = [text for text, _ in ordered]
-        shared = _common_prefixes(texts)
-        new = [text[keep:] for text, keep in zip(texts, shared, strict=True)]
-        sizes = np.fromiter(map(len, new), np.int64, len(new))
-        self.byte = np.frombuffer(b"".join(new), np.uint8).copy()
-        starts = np.cumsum(sizes) - sizes
-        within = np.arange(len(self.byte)) - np.repeat(starts, sizes)
-        self.depth = (within + np.repeat(shared, sizes) + 1).astype(np.uint16)
-        self.skip = _subtree_ends(self.depth)
-        self.ids = np.fromiter((i for _, i in ordered), np.int32, len(ordered))
-        ends = np.maximum.accumulate(starts + sizes - 1) if len(texts) else starts
-        counts = np.bincount(ends, minlength=len(self.byte)) if len(texts) else np.zeros(0, np.int64)
-        self.first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    def __init__(self, texts: TokenTexts) -> None:
+        self.nodes, self.ids = _trie(texts) if token_tables() is not None else plain_trie(texts)
+        self.byte, self.depth, self.skip = (self.nodes[name][:-1] for name in ("byte", "depth", "skip"))
+        self.first = self.nodes["first"]
+
+    @classmethod
+    def of(cls, tokens: Sequence[bytes] | Mapping[int, bytes], ids: Iterable[int]) -> TokenTrie:
+        return cls(TokenTexts.of(tokens, ids))
 
     def __len__(self) -> int:
-        return len(self.byte)
-
-    @cached_property
-    def nodes(self) -> np.ndarray:
-        """The columns as rows, for C: (skip, first, depth, byte) [n + 1]."""
-        rows = np.zeros(len(self) + 1, _NODE)
-        for name in ("skip", "depth", "byte"):
-            rows[name][:-1] = getattr(self, name)
-        rows["first"] = self.first
-        return rows
+        return len(self.nodes) - 1
 
     @cached_property
     def roots(self) -> np.ndarray:
@@ -63,6 +50,33 @@ class TokenTrie:
         columns = (self.byte, self.depth, self.skip, self.first, self.ids)
         byte, depth, skip, first, ids = (column.tolist() for column in columns)
         return byte, depth, skip, first, ids
+
+
+def _trie(texts: TokenTexts) -> tuple[np.ndarray, np.ndarray]:
+    """What `plain_trie` makes, by the core."""
+    nodes, ids = np.zeros(len(texts.data) + 1, _NODE), np.zeros_like(texts.ids)
+    size = token_tables().token_trie(*texts.pointers, nodes.ctypes.data, ids.ctypes.data)
+    if size < 0:
+        raise MemoryError("out of memory for a trie of tokens")
+    return nodes[: size + 1].copy(), ids
+
+
+def plain_trie(texts: TokenTexts) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and ids of a trie."""
+    ordered = sorted((text, token) for token, text in texts.as_dict().items())
+    sorted_texts = [text for text, _ in ordered]
+    shared = _common_prefixes(sorted_texts)
+    new = [text[keep:] for text, keep in zip(sorted_texts, shared, strict=True)]
+    sizes = np.fromiter(map(len, new), np.int64, len(new))
+    starts = np.cumsum(sizes) - sizes
+    nodes = np.zeros(sizes.sum() + 1, _NODE)
+    nodes["byte"][:-1] = np.frombuffer(b"".join(new), np.uint8)
+    within = np.arange(len(nodes) - 1) - np.repeat(starts, sizes)
+    nodes["depth"][:-1] = within + np.repeat(shared, sizes) + 1
+    nodes["skip"][:-1] = _subtree_ends(nodes["depth"][:-1])
+    ends = np.maximum.accumulate(starts + sizes - 1) if len(ordered) else starts
+    nodes["first"][1:] = np.cumsum(np.bincount(ends, minlength=len(nodes) - 1)) if len(ordered) else 0
+    return nodes, np.fromiter((token for _, token in ordered), np.int32, len(ordered))
 
 
 def _common_prefixes(texts: list[bytes]) -> np.ndarray:

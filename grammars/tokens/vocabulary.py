@@ -17,6 +17,7 @@ from sgl.common.lru_cache import LruCache
 from sgl.grammars.algebra.byte_marks import NUMBER_BYTES, TOKEN
 from sgl.grammars.errors import GrammarError, InvalidGrammarError
 from sgl.grammars.tokens.token_bytes import token_bytes
+from sgl.grammars.tokens.token_texts import TokenTexts
 from sgl.grammars.tokens.token_trie import TokenTrie, pack
 
 if TYPE_CHECKING:
@@ -138,23 +139,28 @@ class Vocabulary:
         return pack(self.eos_ids, self.words)
 
     @cached_property
+    def texts(self) -> TokenTexts:
+        """Of the tokens `text_ids`."""
+        return TokenTexts.of(self.tokens, self.text_ids)
+
+    @cached_property
     def trie(self) -> TokenTrie:
         """Of all tokens with bytes."""
-        return TokenTrie(self.tokens, self.text_ids)
+        return TokenTrie(self.texts)
 
     @cached_property
     def families(self) -> list[CharacterFamily]:
         """The families of characters that masks are made of, the largest first."""
         from sgl.grammars.tokens.character_families import FAMILIES, CharacterFamily
 
-        return [CharacterFamily(chars, self.tokens, self.text_ids, self.words) for chars in FAMILIES]
+        return [CharacterFamily(chars, self.texts, self.words) for chars in FAMILIES]
 
     @cached_property
     def rest(self) -> TokenTrie:
         """Of the tokens that are not plain JSON text, and of very long ones that are."""
         from sgl.grammars.tokens.character_families import PLAIN
 
-        return TokenTrie(self.tokens, self.families[PLAIN].exits.ids.tolist())
+        return TokenTrie.of(self.tokens, self.families[PLAIN].exits.ids.tolist())
 
 
 class TokenTable(NamedTuple):

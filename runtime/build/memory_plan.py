@@ -110,6 +110,7 @@ def plan_after_loading(
 def plan_with_kv(plan: MemoryPlan, config: DeviceDefaults, bytes_per_token: int, device: torch.device) -> MemoryPlan:
     """The plan with the KV pool: as large as asked for, or what the share `memory` leaves. Whole pages.
 
+    On the CPU, where weights and states are taken already, the rest must be free now: the pool takes it token by token.
     Raises ConfigError, with the whole plan in it, where not one page has room.
     """
     tokens = _tokens(plan, config, bytes_per_token, device)
@@ -119,7 +120,7 @@ def plan_with_kv(plan: MemoryPlan, config: DeviceDefaults, bytes_per_token: int,
             f"a KV cache of {max(0, tokens) * bytes_per_token / 1e9:.3f} GB holds {max(0, tokens)} tokens of "
             f"{bytes_per_token} bytes ({plan}): {_advice(config)}"
         )
-    if plan.taken + plan.kv > (plan.free if device.type == "cuda" else plan.total):
+    if not (plan.taken + plan.kv <= plan.free if device.type == "cuda" else plan.adapters + plan.kv <= free_memory()):
         raise ConfigError(f"a KV cache of {plan.kv / 1e9:.2f} GB has no room ({plan}): {_advice(config)}")
     return plan
 

@@ -31,6 +31,10 @@ class ServingCore(SequenceCore, Protocol):
         """The counters at once; some may lag one step."""
         ...
 
+    def touched(self) -> int:
+        """Bytes of keys, values and states that the system has given by now; see `lazy_zeros`."""
+        ...
+
     def stop(self) -> None:
         """Fail all that waits and end the threads. Idempotent."""
         ...

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..layers.float8_reference import KVScaleFactors
+from ..memory.huge_pages import lazy_zeros, touched_of
 
 PAD_SLOT = 0  # always zero, never handed out: padded gathers read it, so that no freed slot is ever touched
 FLOAT8_NAN = 0x7F  # of float8_e4m3fn, as a byte
@@ -88,6 +89,11 @@ class KVPool:
         return sum(tensor.nbytes for tensor in self.stored)
 
     @property
+    def touched(self) -> int:
+        """Bytes of it that the system has given by now, see `lazy_zeros`."""
+        return sum(map(touched_of, self.stored))
+
+    @property
     def slots(self) -> int:
         return self.k.shape[1]
 
@@ -97,19 +103,21 @@ class KVPool:
         self._take(layers, 0, *heads)
 
     def restore(self) -> None:
-        """Memory for all slots, zero. Backends that kept addresses of the old memory are built anew."""
+        """Memory for all slots, zero, which the CPU's system gives when it is touched.
+
+        Backends that kept addresses of the old memory are built anew.
+        """
         self._take(*self._shape)
 
     def _take(self, *shape: int) -> None:
-        self.k = torch.zeros(shape, **self._kind)
+        layers, dtype, device = shape[0], self._kind["dtype"], self._kind["device"]
+        self.k = lazy_zeros(shape, dtype, device, layers)
         self.v = (
             self.k[..., : self._value_dim]
             if self._latent
-            else torch.zeros((*shape[:-1], self._value_dim), **self._kind)
+            else lazy_zeros((*shape[:-1], self._value_dim), dtype, device, layers)
         )
-        self.index = torch.zeros(
-            *shape[:2], self._index_dim, dtype=index_dtype(self._kind["dtype"]), device=self._kind["device"]
-        )
+        self.index = lazy_zeros((*shape[:2], self._index_dim), index_dtype(dtype), device, layers)
 
     def fill_nan(self, slots: Sequence[int] | Tensor) -> None:
         """Poison freed slots, so that a stale read turns the output into NaN (for tests)."""

@@ -58,6 +58,10 @@ class MultiKVPool:
         return sum(part.bytes for part in self.parts)
 
     @property
+    def touched(self) -> int:
+        return sum(part.touched for part in self.parts)
+
+    @property
     def slots(self) -> int:
         return self.parts[0].slots
 

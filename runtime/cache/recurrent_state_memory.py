@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
+from ..memory.huge_pages import lazy_zeros, touched_of
 from .recurrent_state_slots import FIRST_SLOT
 
 
@@ -60,6 +61,11 @@ class RecurrentStateMemory:
     def bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    @property
+    def touched(self) -> int:
+        """Bytes of it that the system has given by now, see `lazy_zeros`."""
+        return sum(map(touched_of, self.tensors))
+
     def release(self) -> None:
         """Give the memory back, and with it every state."""
         self._allocate(0)
@@ -70,9 +76,7 @@ class RecurrentStateMemory:
 
     def _allocate(self, slots: int) -> None:
         self._tensors = {
-            layer: tuple(
-                torch.zeros(slots, *part.shape, dtype=part.kept_as(self.dtype), device=self.device) for part in parts
-            )
+            layer: tuple(lazy_zeros((slots, *part.shape), part.kept_as(self.dtype), self.device) for part in parts)
             for layer, parts in self.shapes.items()
         }
 

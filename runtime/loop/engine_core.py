@@ -38,10 +38,13 @@ from .sequence_lifecycle import SequenceLifecycle
 from .step_execution import RunningStep, StepExecutor
 
 if TYPE_CHECKING:
+    from sgl.grammars import Vocabulary
+
     from .expert_rebalancing import ExpertRebalancer
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
+SETTLED = 0.2  # seconds without work before what grammars need of the vocabulary is made
 PATIENCE = 0.05  # seconds between looks whether another grammar may have a turn, while nothing can be computed
 STEP_WORK = (
     600_000  # of a step's grammars, in steps of `grammars/automaton/automaton_work_budget.py`: some milliseconds
@@ -61,6 +64,10 @@ class SleepsEngine(Protocol):
     @property
     def experts(self) -> dict[str, Any] | None:
         """The statistics of experts while the engine sleeps."""
+        ...
+
+    def touched(self) -> int:
+        """Bytes of keys, values and states that the system has given by now."""
         ...
 
     def sleep(self) -> int: ...
@@ -99,6 +106,7 @@ class EngineCore:
         self._since: float | None = None  # when this turn of the loop began; None: it waits for something to do
         self._usual_interval: float | None = None
         self._meter = WorkBudget(STEP_WORK, hasty=True)
+        self._unprepared = True  # nothing was made yet of the vocabulary for grammars
         self._stuck_late = False  # nothing can be computed until a grammar is worked out
         life.soon = self.soon
         self._flying: RunningStep | None = None  # decided, not finished: the device may be computing it
@@ -236,6 +244,10 @@ class EngineCore:
         return gather_stats(
             self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts
         )  # no runner after the end
+
+    def touched(self) -> int:
+        """See `ServingCore`."""
+        return 0 if self.sleeper is None else self.sleeper.touched()
 
     def tree(self) -> CacheSnapshot:
         """Of the prefix cache and the sequences that hold pages."""
@@ -475,6 +487,9 @@ class EngineCore:
         self._since = None
         while not (self._inbox or self._stopping) and self.runner.warm_up():
             pass
+        if self._unprepared and not self._comes_in(SETTLED):
+            self._unprepared = False
+            self.life.grammar_workers.add(0, partial(_prepare, self.life.text.vocabulary))
         if self.collector.due and not self._comes_in(QUIET):
             self.collector.collect()
         if self.collector.needs_full_collection and not self._comes_in(LONG_QUIET):
@@ -514,3 +529,10 @@ def _sooner(left: float | None, until: float | None) -> float | None:
         return left
     rest = max(0.0, until - time.monotonic())
     return rest if left is None else min(left, rest)
+
+
+def _prepare(vocabulary: Vocabulary) -> None:
+    """Make what grammars need of a vocabulary. What does so is imported here, when nobody waits for it."""
+    from sgl.grammars.automaton.automaton_core_selection import prepare_vocabulary
+
+    prepare_vocabulary(vocabulary)

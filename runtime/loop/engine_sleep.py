@@ -10,6 +10,7 @@ import torch
 
 from ..attention import AttentionBackend
 from ..cache.multi_width_kv_pools import Pool
+from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..errors import RuntimeFailure
 from ..executor.weight_offload import OffloadedWeights, tensors_of
 from ..memory.memory_sizes import free_memory
@@ -135,12 +136,16 @@ class EngineSleeper:
             gc.collect()  # captured steps are cycles that hold the pool
             torch.cuda.empty_cache()
             return torch.cuda.memory_reserved(device)
-        states = self._core.runner.memory
-        return (
-            self._pool.bytes
-            + (0 if states is None else states.bytes)
-            + (0 if self._draft is None else self._draft.pool.bytes)
-        )
+        return sum(memory.bytes for memory in self._memories())
+
+    def touched(self) -> int:
+        """Bytes of keys, values and states that the system has given by now. Any thread may ask."""
+        return sum(memory.touched for memory in self._memories()) if "_pool" in vars(self) else 0
+
+    def _memories(self) -> list[Pool | RecurrentStateMemory]:
+        """What is taken whole and filled slot by slot."""
+        states, draft = self._core.runner.memory, self._draft
+        return [self._pool, *(() if states is None else (states,)), *(() if draft is None else (draft.pool,))]
 
 
 def _check_room(tensors: list[torch.Tensor]) -> None:

@@ -7,6 +7,7 @@ import re
 
 from ..common.argument_checks import WORD, shown
 from ..errors import ConfigError
+from .touched_memory import untouched_bytes
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -30,7 +31,7 @@ GROUPS = (  # of versions 2 and 1: where, the limit, what is used, and what of i
 def free_memory() -> int:
     """Bytes of main memory that this process may still take, the control group's limit included.
 
-    Files that were read and may be dropped count as free.
+    Files that were read and may be dropped count as free. What this process has taken and not touched does not.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
@@ -46,4 +47,4 @@ def free_memory() -> int:
                 free = min(free, int(a.read()) - int(b.read()) + int(dropped))
         except (OSError, ValueError):
             pass
-    return max(0, free)
+    return max(0, free - untouched_bytes())

@@ -100,7 +100,7 @@ class RemoteCore:
         self.vocabulary: Vocabulary
         self._ids = itertools.count(1)
         self.restart_policy, self._restarts = RestartPolicy(PAUSES), 0
-        self._seen = Stats()
+        self._seen, self._touched = Stats(), 0
         self._stopping, self._adapting = threading.Event(), threading.Lock()
         self._child: ChildProcess | None = None
         self._thread = threading.Thread(target=self._supervise, name="sgl-process", daemon=True)
@@ -180,12 +180,21 @@ class RemoteCore:
 
     def snapshot(self) -> Stats:
         """The counters of the process that runs, at once; those seen last where it does not answer within a second."""
+        self._seen = self._at_once("snapshot", self._seen)
+        return self._seen
+
+    def touched(self) -> int:
+        """See `ServingCore`; what was seen last where it does not answer within a second."""
+        self._touched = self._at_once("touched", self._touched)
+        return self._touched
+
+    def _at_once(self, name: str, otherwise: Any) -> Any:
         if self._link.up and threading.current_thread() is not self._thread:
             try:
-                self._seen = self._link.ask("snapshot", at_once=True).result(GLANCE)
+                return self._link.ask(name, at_once=True).result(GLANCE)
             except (NotInTime, RuntimeFailure):
                 pass
-        return self._seen
+        return otherwise
 
     def stop(self) -> None:
         """Fail all that waits, end process and threads. Idempotent."""

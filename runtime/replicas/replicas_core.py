@@ -313,6 +313,10 @@ class ReplicasCore:
     def snapshot(self) -> Stats:
         return merge_replica_reports.merged_stats([core.snapshot() for core in self._cores])
 
+    def touched(self) -> int:
+        """Of the first, as `info["memory"]` is."""
+        return self._cores[0].touched()
+
     def stop(self) -> None:
         """All end at the same time. Without new threads: at the end of the interpreter none can be started."""
         for core in self._cores:

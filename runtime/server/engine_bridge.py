@@ -77,7 +77,7 @@ class EngineBridge:
         self.engine, self.settings = engine, settings or ServerSettings()
         self.adapters = adapters or ServedAdapters(engine, self.settings)
         self.admission = AdmissionControl(
-            self.settings.max_queue or 4 * engine.info()["max_running"], self.settings.share
+            self.settings.max_queue or 4 * engine.fixed_info["max_running"], self.settings.share
         )
         self.runs = RunningRequests()
         self._observe_gap = observe_gap
@@ -300,7 +300,7 @@ class EngineBridge:
 
     def check_size(self, prompt: Prompt) -> None:
         """Raise RequestError for what is too long whatever its tokens are: to look at each takes long."""
-        context: int = self.engine.info()["context"]
+        context: int = self.engine.fixed_info["context"]
         most = min(self.settings.max_prompt_tokens or context, context)
         longest = self._longest if isinstance(prompt, str) else 1
         if len(prompt) > most * longest:

@@ -142,7 +142,7 @@ class ServedAdapters:
         self._loaded.discard(name)
 
     def loaded(self) -> list[Any]:
-        return self._engine.adapters.list() if self._engine.info()["adapters"]["executor"] else []
+        return self._engine.adapters.list() if self._engine.fixed_info["adapters"]["executor"] else []
 
     def gone(self, name: str) -> RequestError:
         """It was unloaded since it was looked for."""

@@ -131,7 +131,7 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 def _model(request: Request, name: str, adapter: str | None = None) -> dict[str, Any]:
     """parent: of an adapter, the model that it belongs to."""
     state = request.app.state
-    context = state.engine.info()["context"]
+    context = state.engine.fixed_info["context"]
     return {
         "id": name,
         "object": "model",
@@ -158,7 +158,7 @@ async def model_info(request: Request) -> dict[str, Any]:
         "takes_quoted_text": True,
         "closes_at_limit": True,
         "model_type": read_json(Path(engine.model_path) / "config.json").get("model_type"),
-        "architectures": [engine.info()["architecture"]],
+        "architectures": [engine.fixed_info["architecture"]],
     }
 
 
@@ -168,7 +168,7 @@ async def server_info(request: Request) -> dict[str, Any]:
     """What runs and how: the engine's options, its account of itself, its counters."""
     state = request.app.state
     stats = (await asyncio.to_thread(state.engine.stats)).as_dict()
-    info = state.engine.info()
+    info = await asyncio.to_thread(state.engine.info)
     return {
         "version": own_version(),
         "model_path": state.engine.model_path,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hostile_requests import hostile
+from server_rig import await_true
 
 from sgl.grammars import GrammarError, compile_json_schema
 from sgl.grammars.compile_client import grammar_compile_policy
@@ -57,6 +58,18 @@ def written(engine: Engine) -> list[str]:
 
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(one, requests))
+
+
+def test_an_idle_engine_makes_what_grammars_need(tiny: Path) -> None:
+    """Without a grammar, after work too, and only once; one schema starts no process."""
+    there = children()
+    with Engine(tiny, threads=1, dtype="float32", kv_tokens=512) as engine:
+        engine.generate("a", max_tokens=2)
+        await_true(lambda: engine.vocabulary.native is not None, 60)
+        made = engine.vocabulary.native
+        engine.generate("Guests: ", max_tokens=40, grammar=PLAIN)
+        assert engine.vocabulary.native is made and engine.info()["grammars"]["compiled"] == "in this process"
+        assert children() == there
 
 
 def test_texts_are_the_same_and_nothing_is_left(bundled):

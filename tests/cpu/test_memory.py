@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import mmap
+import os
 import time
 import weakref
 from pathlib import Path
@@ -16,11 +19,13 @@ from family_cases import write_family
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.build import memory_plan
 from sgl.runtime.build.engine_config import EngineConfig
-from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError, EngineClosed
 from sgl.runtime.executor.weight_offload import OffloadedWeights, tensors_of
 from sgl.runtime.loading import load_model
 from sgl.runtime.loop import engine_sleep
+from sgl.runtime.memory.huge_pages import lazy_zeros, touched_of
+from sgl.runtime.memory.touched_memory import untouched_bytes
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
 CUDA = torch.device("cuda")
@@ -122,12 +127,21 @@ def test_on_the_cpu_a_pool_beyond_main_memory_is_refused():
         memory_plan.plan_with_kv(plan(), asked, 10**6, torch.device("cpu"))
 
 
+def test_on_the_cpu_a_pool_beyond_what_is_free_now_is_refused(monkeypatch):
+    monkeypatch.setattr(memory_plan, "free_memory", lambda: 4 * GB)
+    cpu, asked = torch.device("cpu"), resolved("cpu", kv_memory="3GB")
+    assert memory_plan.plan_with_kv(plan(), asked, 10**6, cpu).kv == 3 * GB
+    with pytest.raises(ConfigError, match=r"KV cache of 3.00 GB has no room.*kv_memory, now '3GB'"):
+        memory_plan.plan_with_kv(plan(adapters=2 * GB), asked, 10**6, cpu)
+
+
 def test_on_the_cpu_a_quarter_of_what_is_free(monkeypatch):
     monkeypatch.setattr(memory_plan, "free_memory", lambda: 4 * GB)
     cpu = torch.device("cpu")
     assert memory_plan.plan_with_kv(plan(), resolved("cpu"), 10**6, cpu).kv == GB
     assert memory_plan.plan_with_kv(plan(adapters=GB), resolved("cpu"), 10**6, cpu).kv == 3 * GB // 4
     assert memory_plan.plan_with_kv(plan(), resolved("cpu"), 10, cpu).kv == 10 * memory_plan.CPU_TOKENS
+    monkeypatch.setattr(memory_plan, "free_memory", lambda: 89 * GB)
     assert memory_plan.plan_with_kv(plan(weights=GB), resolved("cpu", memory=0.5), 10**6, cpu).kv == 44 * GB
 
 
@@ -164,6 +178,69 @@ def test_fp8_pools_are_poisoned_too():
     pool = KVPool(2, 5, 1, 4, torch.float8_e4m3fn)
     pool.fill_nan([2])
     assert pool.k.float()[:, 2].isnan().all() and not pool.k.float()[:, [0, 1, 3, 4]].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_large_zeros_take_what_is_touched(dtype: torch.dtype) -> None:
+    """The oracle of what was touched is a list of the pages that were written."""
+    taken = untouched_bytes()
+    zeros = lazy_zeros((4, 8 << 20), dtype, torch.device("cpu"), planes=4)
+    raw = zeros.view(torch.uint8)
+    assert zeros.dtype == dtype and zeros.shape == (4, 8 << 20) and zeros.is_contiguous()
+    assert touched_of(zeros) == 0 and untouched_bytes() - taken == zeros.nbytes
+    pages = set()
+    for plane, column in itertools.product(range(4), (0, 1, 4096, 9000)):
+        raw[plane, column] = 1
+        pages.add((raw.data_ptr() + plane * raw.stride(0) + column) // mmap.PAGESIZE)
+    assert touched_of(zeros) == len(pages) * mmap.PAGESIZE
+    assert untouched_bytes() - taken == zeros.nbytes - touched_of(zeros)
+    assert raw.count_nonzero() == 16 and touched_of(zeros) <= zeros.nbytes
+    raw.fill_(1)
+    assert touched_of(zeros) == zeros.nbytes
+    del zeros, raw
+    assert untouched_bytes() == taken
+
+
+def test_small_zeros_are_torchs() -> None:
+    taken = untouched_bytes()
+    zeros = lazy_zeros((2, 100), torch.int32, torch.device("cpu"), planes=2)
+    assert zeros.shape == (2, 100) and not zeros.any() and untouched_bytes() == taken
+
+
+def test_few_tokens_touch_few_pages() -> None:
+    """A token of a large pool takes a page of each layer's keys and values, and the padding slot reads as zeros."""
+    pool = KVPool(4, 50_000, 2, 64, torch.bfloat16)
+    assert pool.touched == 0 and pool.bytes > 90 << 20
+    for stored in pool.stored:
+        stored[:, 1:17] = 1
+    assert pool.touched <= 2 * 4 * 3 * mmap.PAGESIZE and not pool.k[:, PAD_SLOT].any()
+    pool.fill_nan([3])
+    assert pool.k[:, 3].isnan().all() and not pool.k[:, PAD_SLOT].isnan().any()
+    pool.release()
+    assert pool.touched == 0
+    pool.restore()
+    assert pool.touched == 0 and not pool.v[:, 1:17].any()
+
+
+def test_a_forked_process_has_its_own_copy() -> None:
+    zeros = lazy_zeros((1, 4 << 20), torch.uint8, torch.device("cpu"))
+    zeros[0, :10] = 7
+    if not (child := os.fork()):
+        zeros[0, :10] += 1
+        os._exit(int(zeros[0, :10].sum()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 80 and int(zeros[0, :10].sum()) == 70
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_info_tells_what_was_touched(tiny: Path, process: bool) -> None:
+    with Engine(tiny, dtype="float32", threads=1, kv_tokens=400_000, process=process) as engine:
+        before = engine.info()["memory"]
+        engine.generate("lazy dog", max_tokens=4)
+        after = engine.info()["memory"]
+        assert before["touched"] < after["touched"] < before["kv"] // 10
+        engine.sleep()
+        assert engine.info()["memory"] == after | {"touched": 0}
+    assert engine.info()["memory"]["touched"] == 0
 
 
 def test_every_weight_is_found(tiny):
@@ -312,4 +389,7 @@ def test_files_that_may_be_dropped_are_free_memory(
     (tmp_path / "memory.current").write_text(f"{used}\n")
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {files}\nactive_file 9\n")
     monkeypatch.setattr(memory_sizes, "GROUPS", ((f"{tmp_path}/", "memory.max", "memory.current", "inactive_file"),))
+    monkeypatch.setattr(memory_sizes, "untouched_bytes", lambda: 0)
     assert memory_sizes.free_memory() == free
+    monkeypatch.setattr(memory_sizes, "untouched_bytes", lambda: 1000)
+    assert memory_sizes.free_memory() == max(0, free - 1000)

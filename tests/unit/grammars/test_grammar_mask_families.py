@@ -190,7 +190,7 @@ def test_one_rule_called_from_many_places_is_walked_once(core):
 def test_a_family_splits_the_tokens():
     vocabulary = byte_vocabulary([*PIECES, b"x" * (MOST_CHARS + 5)])
     for chars in FAMILIES:
-        family = CharacterFamily(chars, vocabulary.tokens, vocabulary.text_ids, vocabulary.words)
+        family = CharacterFamily(chars, vocabulary.texts, vocabulary.words)
         pure = allowed(family.rows[-1].view("int32"))
         for i in vocabulary.text_ids:
             text = vocabulary.tokens[i].decode("utf-8", "replace")

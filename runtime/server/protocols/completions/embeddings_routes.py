@@ -77,7 +77,7 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
 
 
 def _check(work: OpenAIRequestSetup, body: EmbeddingRequest) -> None:
-    size = work.engine.info()["hidden_size"]
+    size = work.engine.fixed_info["hidden_size"]
     if body.dimensions not in (None, size):
         raise RequestError(
             f"dimensions={body.dimensions}: this model's vectors have {size} numbers and cannot be shortened; leave "

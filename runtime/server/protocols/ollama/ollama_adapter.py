@@ -104,7 +104,7 @@ async def tags(request: Request) -> Json:
         "modified_at": opened,
         "size": 0,
         "digest": hashlib.sha256(state.engine.model_path.encode()).hexdigest(),
-        "details": _details(state.engine.info()),
+        "details": _details(state.engine.fixed_info),
     }
     return {"models": [{"name": name, "model": name, **about} for name in state.models]}
 
@@ -114,7 +114,7 @@ async def show(body: OllamaShow, request: Request) -> Json:
     """The model's template, its context, what it can do."""
     name = body.model or body.name
     work = OpenAIRequestSetup(request, name and name.removesuffix(":latest"))
-    info = work.engine.info()
+    info = work.engine.fixed_info
     thinking = ["thinking"] if work.dialect.reasoning is not None else []
     return {
         "modelfile": "",

@@ -66,7 +66,7 @@ class OpenAIRequestSetup:
     @property
     def context(self) -> int:
         """The most tokens that prompt and answer have together."""
-        return self.engine.info()["context"]
+        return self.engine.fixed_info["context"]
 
     def check(self, body: OpenAISampling, max_tokens: int | None, prompts: int = 1) -> None:
         """Raise RequestError for too many samples or tokens, and where there is no room now.

@@ -45,7 +45,7 @@ def response_head(engine: Engine, model: str, prefix: str, kind: str) -> Json:
 
 def fingerprint(engine: Engine) -> str:
     """The same for engines that run the same model in the same way."""
-    info = engine.info()
+    info = engine.fixed_info
     what = (engine.model_path, *(info[name] for name in ("device", "dtype", "weights", "kv_dtype", "attention")))
     return "fp_" + hashlib.blake2b(repr(what).encode(), digest_size=5).hexdigest()
 
