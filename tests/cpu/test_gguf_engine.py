@@ -16,6 +16,7 @@ from sgl.runtime.build.build_tokenizer import load_tokenizer
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.build.memory_estimate import estimate_memory
 from sgl.runtime.errors import CheckpointError, ConfigError
+from sgl.runtime.loading.gguf_files import gguf_file, kept_headers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_gguf_tokenizer import byte_level_keys
@@ -71,6 +72,18 @@ def test_blocks_are_restored_or_kept_and_the_engine_says_which(twin: Path) -> No
 def test_a_survey_of_a_file_says_what_it_holds(twin: Path) -> None:
     found = estimate_memory(file_of(twin, "Q8_0"), EngineConfig.from_options(OPTIONS))
     assert found.loads and found.files.count == 1 and set(found.files.dtypes) == {"F32", "Q8_0"} and found.text.chat
+
+
+def test_a_start_reads_the_header_once(twin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model, the weights, the tokenizer and adapters all ask for it."""
+    seen: list[Path] = []
+    read = gguf_file._read_file
+    monkeypatch.setattr(gguf_file, "_read_file", lambda file: seen.append(file) or read(file))
+    path = file_of(twin)
+    with Engine(path, **OPTIONS, adapter_slots=1):
+        assert seen == [path] and not kept_headers._kept
+    estimate_memory(path, EngineConfig.from_options(OPTIONS))
+    assert seen == [path] * 2
 
 
 def test_a_file_without_a_known_tokenizer_is_refused(twin: Path) -> None:

@@ -14,6 +14,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, processors
 from tokenizers import Tokenizer as Backend
 
 from sgl.grammars.tokens.packed_arrays import PackedArray, PackedNumbers, PackedTexts, halves_of
+from sgl.runtime.common.garbage_collection import collector_off
 from sgl.runtime.errors import ConfigError, brief
 
 from ..chat_templates.chat_template_files import given_source
@@ -50,6 +51,7 @@ NUMBERS: dict[type, str] = {int: "iu", float: "f", bool: "b"}  # kinds of numpy'
 REMEDY = "take another GGUF file of this model, or its safetensors checkpoint"
 
 
+@collector_off()  # up to a million objects are made, none of them in a cycle
 def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str | Path | None = None) -> Tokenizer:
     """The tokenizer of a file with these keys, with its chat template and the ids that end a text.
 
@@ -164,14 +166,14 @@ class _TokenizerKeys:
 
     def pieces(self) -> list[SentencePiece]:
         scores = self.all("scores", float, len(self.tokens)) or [0.0] * len(self.tokens)
-        return list(map(SentencePiece, self.tokens, scores, self.kinds.tolist()))
+        return list(map(SentencePiece._make, zip(self.tokens, scores, self.kinds.tolist(), strict=True)))
 
     def merges(self) -> list[tuple[str, str]] | None:
         """Pairs; a space may be the first letter of the left part."""
         found = self.all("merges", str)
         if found is None:
             return None
-        pairs = found.halves() if isinstance(found, PackedTexts) else list(map(halves_of, found))
+        pairs: list[Any] = found.halves() if isinstance(found, PackedTexts) else list(map(halves_of, found))
         if str in set(map(type, pairs)):
             odd = next(pair for pair in pairs if type(pair) is str)
             raise wrong(Path(self.where), f"{BEGIN}merges", odd, "pairs with a space between")
