@@ -74,6 +74,11 @@ class KeepQuantizedTransform(LayerTransform):
         self._inner = inner
         self._seen: Counter[tuple[str, str, str | None]] = Counter()
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it does no more than to keep or restore quantized projections."""
+        return self._inner is None
+
     def __call__(self, name: str, layer: Linear) -> Linear:
         codes = layer.coded
         if isinstance(codes, DeviceWeight):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from sgl.runtime.loading.tensor_files.stacked_expert_source import split_stacked
 from sgl.runtime.loading.tensor_files.tensor_source import FileWeightSource
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.reference.reference_attention import rows_in_file
+from sgl.runtime.models.reference.reference_block import ReferenceBlock
 from sgl.runtime.models.spec.model_spec import AttentionSpec, ModelSpec
+from sgl.runtime.quantization.fused_quantized_weight import FusedQuantizedWeight
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
 
@@ -260,6 +263,29 @@ def test_weights_of_any_kind_are_those_of_the_file(case: str, kind: str, tmp_pat
     assert torch.equal(logits(loaded(opened), tmp_path), logits(loaded(whole), tmp_path))
     twin = logits(load_model(tmp_path), tmp_path)
     assert (logits(loaded(opened), tmp_path) - twin).abs().max() < 0.2 * twin.abs().max()
+
+
+def test_the_codes_of_a_tied_table_are_gone_before_layers_are_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table, codes and the head's blocks are there together only while nothing else is."""
+    folder, _ = pair("llama, biases, tied", tmp_path, "Q8_0")
+    held: list[weakref.ref[FusedQuantizedWeight]] = []
+    restore, seal = FusedQuantizedWeight.restore, ReferenceBlock.seal
+
+    def noted(codes: FusedQuantizedWeight, to: torch.Tensor) -> None:
+        held.append(weakref.ref(codes))
+        restore(codes, to)
+
+    def checked(block: ReferenceBlock, *given: Any) -> None:
+        assert held[0]() is None
+        seal(block, *given)
+
+    monkeypatch.setattr(FusedQuantizedWeight, "restore", noted)
+    monkeypatch.setattr(ReferenceBlock, "seal", checked)
+    model = load_model(folder / "model.gguf")
+    assert sum(count.count for count in model.few_bits) == 4 * len(model.layers) + 1
+    assert model.head.product.weight.data_ptr() != model.embedding.table.data_ptr()
 
 
 def test_few_bit_rows_that_are_brought_back_are_whole(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...layers.linear_layers import Linear, LoadedWeight
+from ...layers.linear_layers import Linear
 from ...layers.weight_memory import empty_to_load
+from ...quantization.quantized_transform import KeepQuantizedTransform
 from ...step.step_batch import StepBatch
 from ..spec.model_spec import LearnedPositions, ModelSpec, PerLayerEmbeddingsSpec, SinusoidalPositions
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, norm_for, norm_places, weight_of
@@ -22,8 +23,8 @@ class TokenEmbedding(ReferenceModule):
     """`table` [vocabulary, embed_size or hidden], and the operations on its rows.
 
     A pipeline stage after the first one has no rows, or only those of a tied head.
-    _tied: for a tied head, the projection that the table is loaded as, until it is sealed.  codes: its quantized form,
-        for the head.
+    _tied: for a tied head, the projection that the table is loaded as, until it is sealed.  _head: the same of a
+        quantized table, until the head takes it: with its codes, or as a transform has packed it.
     """
 
     def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
@@ -31,7 +32,7 @@ class TokenEmbedding(ReferenceModule):
         rows = model.vocab_size if model.has_table else 0
         self.table = empty_to_load((rows, model.embed_size or hidden), dtype, device)
         self._tied = Linear(self.table) if model.tied and not model.head_unit else None
-        self.codes: LoadedWeight | None = None
+        self._head: Linear | None = None
         self.norm = norm_for(model.embed_norm if begins else None, hidden, device)
         self.positions = (
             None if model.positions is None or not begins else position_table(model.positions, hidden, dtype, device)
@@ -59,16 +60,25 @@ class TokenEmbedding(ReferenceModule):
             yield from self.own.places()
 
     def seal(self, small: bool, transform: Transform | None) -> None:
-        self._take_codes()
+        self._restore_table(transform)
         self.finish_loading()
         for holder, name in self.products():
             setattr(holder, name, sealed(name, getattr(holder, name), transform))
 
-    def _take_codes(self) -> None:
-        if self._tied is not None and self._tied.coded is not None:
-            self.codes = self._tied.coded
-            self.codes.restore(self.table)
-        self._tied = None
+    def _restore_table(self, transform: Transform | None) -> None:
+        """From its codes, which a transform that keeps them packs at once, so that they are not held until the end."""
+        tied, self._tied = self._tied, None
+        if tied is None or tied.coded is None:
+            return
+        tied.coded.restore(self.table)
+        tied.weight, model = self.table, self.model
+        whole = model.stage.ends and not model.head_bias and len(model.head_tokens) == len(self.table)
+        packs = isinstance(transform, KeepQuantizedTransform) and transform.keeps_all
+        self._head = transform("head", tied) if transform is not None and packs and whole else tied
+
+    def take_head(self) -> Linear | None:
+        head, self._head = self._head, None
+        return head
 
     @property
     def plain(self) -> bool:
@@ -156,7 +166,11 @@ class OutputHead(ReferenceModule):
         rows, table = model.head_tokens if ends else range(0), embedding.table
         bias = torch.empty(len(rows), dtype=dtype, device=device) if model.head_bias and ends else None
         self.product = Linear(table if len(rows) == len(table) else table[rows.start : rows.stop], bias)
-        self.product.coded, embedding.codes = embedding.codes, None
+        head = embedding.take_head()
+        if type(head) is Linear:
+            self.product.coded = head.coded
+        elif head is not None:
+            self.product = head
         if not (model.tied and ends):
             self.product = Linear.empty(len(rows), width, model.head_bias and ends, dtype, device)
 
@@ -181,6 +195,8 @@ class OutputHead(ReferenceModule):
             self.product.weight.copy_(F.normalize(self.product.weight.float(), dim=1))
         if self.project is not None:
             self.project = sealed("project", self.project, transform)
+        if type(self.product) is not Linear:  # packed with the embedding
+            return
         if small or not self.model.tied:
             self.product = sealed("head", self.product, transform)
         elif transform is not None:
