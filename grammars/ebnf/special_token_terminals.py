@@ -11,8 +11,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from sgl.grammars.algebra.byte_marks import naming, token_among
 from sgl.grammars.algebra.expr import Expr, GrammarRule, RuleCall
+from sgl.grammars.algebra.marked_expressions import naming, token_among
 from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations, islice, product
 from typing import Any, Protocol
 
-from sgl.grammars.algebra.byte_marks import MOST_ITEMS, ended, opened
+from sgl.grammars.algebra.byte_marks import MOST_ITEMS
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -20,6 +20,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
+from sgl.grammars.algebra.marked_expressions import ended, opened
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.cardinality import Cardinality
 from sgl.grammars.schema.counted_lists import CountedList

@@ -24,7 +24,6 @@ from sgl.grammars.algebra.expr import (
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.errors import GrammarLimitError
 
-DIGITS = 40  # integers of 128 bits have 39, the shortest spelling of a double 17
 SECOND_DIGITS = 12  # of a second
 _EXPONENT_DIGITS = 4  # with a zero before them, as `json.dumps` writes e-07
 _DIGIT, _E = CharClass(((0x30, 0x39),)), CharClass(charset.of("eE"))

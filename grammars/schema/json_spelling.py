@@ -10,7 +10,6 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.byte_marks import ended, opened
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import (
     EMPTY,
@@ -33,6 +32,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
+from sgl.grammars.algebra.marked_expressions import ended, opened
 
 QUOTE = Literal(b'"')
 _COMMA = Literal(b",")

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.byte_marks import BEGIN, ended, opened, remembered
+from sgl.grammars.algebra.byte_marks import BEGIN
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -28,6 +28,7 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
+from sgl.grammars.algebra.marked_expressions import ended, opened, remembered
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.array_schemas import ArrayBuilder
 from sgl.grammars.schema.closed_objects import closing

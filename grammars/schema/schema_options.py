@@ -9,12 +9,11 @@ from typing import Any
 from urllib.parse import urldefrag, urlsplit
 
 from sgl.grammars.errors import GrammarError, InvalidGrammarError
-from sgl.grammars.schema.bounded_numbers import DIGITS
-from sgl.grammars.schema.json_spelling import WHITESPACE
 from sgl.grammars.schema.schema_source import canonical_schema
 
+DIGITS = 40  # integers of 128 bits have 39, the shortest spelling of a double 17
 _CHOICES = {
-    "whitespace": tuple(WHITESPACE),
+    "whitespace": ("default", "compact", "spaced", "indented", "free"),  # `json_spelling.WHITESPACE` has them
     "order": ("schema", "any"),
     "integers": ("plain", "json"),
     "formats": ("enforced", "annotation"),

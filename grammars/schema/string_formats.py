@@ -7,8 +7,9 @@ from functools import lru_cache
 from sgl.grammars.algebra.expr import Expr, Literal, alt, seq
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.bounded_numbers import DIGITS, SECOND_DIGITS, bounded
+from sgl.grammars.schema.bounded_numbers import SECOND_DIGITS, bounded
 from sgl.grammars.schema.content_encoding import exactly
+from sgl.grammars.schema.schema_options import DIGITS
 
 _YEAR = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-import regex
-
 from ..errors import ConfigError
 
 LONGEST = 1000  # characters of all patterns of one request: so many take a few hundredths of a second to compile
@@ -70,6 +68,8 @@ def check_patterns(patterns: Sequence[str]) -> None:
 @lru_cache(1024)
 def _compiled(pattern: str) -> tuple[Any, int]:
     """The pattern, compiled, and how many characters before new text a match that needs it can begin."""
+    import regex
+
     try:
         re.compile(pattern)
         parsed = re._parser.parse(pattern)

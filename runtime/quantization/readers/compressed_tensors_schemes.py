@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import regex
-
 from .quantization_config import CheckpointQuantization, is_size
 
 PRESET = re.compile(
@@ -68,6 +66,8 @@ def _distance(module: str, target: str) -> int:
         return 0
     if not target.startswith("re:"):
         return 2
+    import regex
+
     try:
         return 1 if regex.match(target[3:], module, timeout=SECONDS) else 3
     except (regex.error, TimeoutError):

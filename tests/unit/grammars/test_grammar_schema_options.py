@@ -17,8 +17,9 @@ from typing_extensions import TypedDict
 from sgl.grammars import GrammarError, InvalidGrammarError, compile_json_schema
 from sgl.grammars.schema.explain_schema import explain
 from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.schema.json_spelling import WHITESPACE
 from sgl.grammars.schema.schema_builder import schema_expr
-from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.schema.schema_options import _CHOICES, SchemaOptions
 from sgl.grammars.schema.schema_source import canonical_schema
 from sgl.grammars.schema.string_formats import ENFORCED
 
@@ -272,3 +273,7 @@ def test_what_pydantic_calls_an_integer_is_read_by_its_strict_mode():
     grammar = compiled(Booking)
     for seed in range(30):
         Booking.model_validate_json(walk(grammar.matcher(), random.Random(seed)))
+
+
+def test_each_whitespace_has_its_spelling() -> None:
+    assert _CHOICES["whitespace"] == tuple(WHITESPACE)
