@@ -86,6 +86,8 @@ class Engine:
         self._finalizer = weakref.finalize(
             self, _stop, parts.core, self._owner, grammar_compile_policy.use(parts.config.grammar_process)
         )
+        if self.config.process:  # no loop of this process is ever idle
+            grammar_compile_policy.start_early()
         self._info["startup_seconds"] = time.perf_counter() - started
         for line in self._info["slower"]:
             log.warning("%s: %s", path.name, line)

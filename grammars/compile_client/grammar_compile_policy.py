@@ -1,7 +1,8 @@
 """Whether this process has another one that compiles its grammars: as long as somebody here uses it.
 
-Who asks for it `at_once` has it from the start. Others have it once what was compiled here has taken as long as it
-takes to start it, so that a program with a few ordinary grammars never pays for it.
+Who asks for it `always` has all grammars compiled by it; it starts with the first one, or with `start_early`. Others
+have it once what was compiled here has taken as long as it takes to start it, so that a program with a few ordinary
+grammars never pays for it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,10 @@ WORTHWHILE = 0.25  # seconds of processor time
 class CompileProcessUse:
     """Somebody's use of it, until `leave`."""
 
-    def __init__(self, at_once: bool) -> None:
-        self.at_once = at_once
+    def __init__(self, always: bool) -> None:
+        self.always = always
         with _STATE.lock:
             _STATE.uses.add(self)
-        if at_once:
-            process()
 
     def leave(self) -> None:
         """When it is of no more use to anybody, the process ends."""
@@ -43,7 +42,7 @@ class CompileProcessUse:
 
 
 def use(how: bool | None) -> CompileProcessUse | None:
-    """True: at once; None: once it is worthwhile; False: not at all."""
+    """True: for every grammar; None: once it is worthwhile; False: not at all."""
     return None if how is False else CompileProcessUse(bool(how))
 
 
@@ -56,7 +55,11 @@ class _State:
 
     @property
     def needed(self) -> bool:
-        return bool(self.uses) and (self.spent > WORTHWHILE or any(use.at_once for use in self.uses))
+        return bool(self.uses) and (self.spent > WORTHWHILE or self.always)
+
+    @property
+    def always(self) -> bool:
+        return any(use.always for use in tuple(self.uses))
 
     def wanted(self) -> CompileProcess | None:
         """The one that exists or is to be started; None where none is wanted, or it belongs to the process that forked
@@ -80,7 +83,13 @@ def process() -> RunningCompileProcess | None:
     if helper is None:
         return None
     running = helper.running()
-    return running if helper.ready or any(use.at_once for use in tuple(_STATE.uses)) else None
+    return running if helper.ready or _STATE.always else None
+
+
+def start_early() -> None:
+    """Start the process that every grammar is for, before the first one asks for it."""
+    if _STATE.always:
+        process()
 
 
 @contextmanager
@@ -97,5 +106,5 @@ def describe() -> str:
     """Where grammars are compiled, in words."""
     helper = _STATE.helper
     if helper is None:
-        return "in this process"
+        return "in a separate process" if _STATE.always else "in this process"
     return f"in this process: {helper.broken}" if helper.broken else "in a separate process"

@@ -130,9 +130,9 @@ class EngineConfig:
     process      run the model in a separate process, which is restarted if it dies
     heartbeat    with `process`: seconds without a sign of life after which the process counts as hung, is killed and
                  restarted; ten times as long while loading, twenty times as long within one step; None: never
-    grammar_process  compile grammars in a separate process, so that those that take long hold up no text: True from the
-                 start; None on a CPU: once compiling has taken as long here as the start of a process, a quarter of a
-                 second; False: never. On a GPU it was never tried: None is False there, and True an error
+    grammar_process  compile grammars in a separate process, so that those that take long hold up no text: True all of
+                 them; None on a CPU: once compiling has used a quarter of a second of a processor here; False: never.
+                 On a GPU it was never tried: None is False there, and True an error
     poison_freed  fill freed pages with NaN so that reading a freed page shows up (for tests)
     """
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
-SETTLED = 0.2  # seconds without work before what grammars need of the vocabulary is made
+SETTLED = 0.2  # seconds without work before what grammars need is started and made
 PATIENCE = 0.05  # seconds between looks whether another grammar may have a turn, while nothing can be computed
 STEP_WORK = (
     600_000  # of a step's grammars, in steps of `grammars/automaton/automaton_work_budget.py`: some milliseconds
@@ -106,7 +106,7 @@ class EngineCore:
         self._since: float | None = None  # when this turn of the loop began; None: it waits for something to do
         self._usual_interval: float | None = None
         self._meter = WorkBudget(STEP_WORK, hasty=True)
-        self._unprepared = True  # nothing was made yet of the vocabulary for grammars
+        self._unprepared = True  # nothing was made yet for grammars
         self._stuck_late = False  # nothing can be computed until a grammar is worked out
         life.soon = self.soon
         self._flying: RunningStep | None = None  # decided, not finished: the device may be computing it
@@ -532,7 +532,9 @@ def _sooner(left: float | None, until: float | None) -> float | None:
 
 
 def _prepare(vocabulary: Vocabulary) -> None:
-    """Make what grammars need of a vocabulary. What does so is imported here, when nobody waits for it."""
+    """Start and make what grammars need. What does so is imported here, not before the engine is ready."""
     from sgl.grammars.automaton.automaton_core_selection import prepare_vocabulary
+    from sgl.grammars.compile_client import grammar_compile_policy
 
+    grammar_compile_policy.start_early()
     prepare_vocabulary(vocabulary)

@@ -1,4 +1,4 @@
-"""A server on a port: bound before the model is loaded, drained before it ends."""
+"""A server on a bound socket, drained before it ends."""
 
 from __future__ import annotations
 
@@ -14,38 +14,17 @@ from typing import Any
 import uvicorn
 
 from sgl.runtime.engine import Engine
-from sgl.runtime.errors import ConfigError
 
 from .admission_control import AdmissionControl
 from .http.http_protocol import HttpProtocol
 from .http.middleware import HostCheckMiddleware
 from .server_app import create_app
 from .server_settings import ServerSettings
+from .server_socket import url_of
 
 DRAIN_SECONDS = 10
 KEPT_SECONDS = 75  # a quiet connection: longer than the largest Retry-After, so that a client can use it again
-SEND_BUFFER = 256 * 1024  # bytes the system holds for a client that does not read; Linux doubles it
-UNREAD_SECONDS = 60  # after which a client that takes nothing of its answer has left
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def bind(settings: ServerSettings) -> socket.socket:
-    """A socket at the host and port of the settings that does not listen yet. Raises ConfigError."""
-    host, port = settings.host, settings.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # asyncio sends at once on what is named TCP
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen at {host} port {port}: {error.strerror}; take another --port") from error
-    return listener
 
 
 def serve(engine: Engine, settings: ServerSettings, listener: socket.socket, ready: Callable[[str], None]) -> None:
@@ -63,11 +42,6 @@ def config_of(app: Any, **options: Any) -> uvicorn.Config:
     """How uvicorn is to serve the application."""
     usual: dict[str, Any] = {"log_level": "warning", "timeout_keep_alive": KEPT_SECONDS}
     return uvicorn.Config(app, http=HttpProtocol, lifespan="off", ws="none", server_header=False, **(usual | options))
-
-
-def url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _DrainingServer(uvicorn.Server):

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import sys
+import threading
 from dataclasses import Field, fields
 from typing import Any
 
@@ -14,6 +15,7 @@ from sgl.runtime.server.server_settings import ServerSettings
 from .model_arguments import add_model_arguments, model_and_options
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+SERVER = "sgl.runtime.server.server_listener"  # a second of imports
 SLOTS = 8  # of adapters on a GPU, where adapters=FOLDER says nothing else
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
@@ -77,19 +79,22 @@ def run(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> None:
     from sgl.runtime.engine import Engine
     from sgl.runtime.executor.device_choice import is_gpu_device
-    from sgl.runtime.server import server_listener
+    from sgl.runtime.server import server_socket
 
     model, engine_options = model_and_options(options.words)
     gpu = is_gpu_device(str(engine_options.get("device", "auto")))
     engine_options.setdefault("process", gpu)
     engine_options.setdefault("grammar_process", None if gpu else True)
     settings = _settings(options, _folder(engine_options))
-    with server_listener.bind(settings) as listener, Engine(model, **engine_options) as engine:
-        if not settings.api_keys and not settings.local:
-            print("sgl serve: anyone who reaches this host can use it; give --api-key", file=sys.stderr)
-        if settings.log_content:
-            print(f"sgl serve: prompts and answers are written to {settings.log_requests}", file=sys.stderr)
-        server_listener.serve(engine, settings, listener, _tell_ready)
+    with server_socket.bind(settings) as listener:
+        if engine_options["process"]:  # which loads the model, while this one has nothing to do
+            threading.Thread(target=importlib.import_module, args=(SERVER,), name="sgl-imports", daemon=True).start()
+        with Engine(model, **engine_options) as engine:
+            if not settings.api_keys and not settings.local:
+                print("sgl serve: anyone who reaches this host can use it; give --api-key", file=sys.stderr)
+            if settings.log_content:
+                print(f"sgl serve: prompts and answers are written to {settings.log_requests}", file=sys.stderr)
+            importlib.import_module(SERVER).serve(engine, settings, listener, _tell_ready)
     _print("ended")
 
 

@@ -15,8 +15,9 @@ from fastapi import FastAPI
 
 from sgl.runtime import Engine
 from sgl.runtime.server.server_app import create_app
-from sgl.runtime.server.server_listener import bind, config_of
+from sgl.runtime.server.server_listener import config_of
 from sgl.runtime.server.server_settings import ServerSettings
+from sgl.runtime.server.server_socket import bind
 
 
 @contextmanager

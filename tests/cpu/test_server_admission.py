@@ -29,7 +29,7 @@ from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, EngineClosed, EngineDied
 from sgl.runtime.sequences.sequence_options import SequenceOptions
 from sgl.runtime.server import admission_control as admission_module
-from sgl.runtime.server import server_listener
+from sgl.runtime.server import server_socket
 from sgl.runtime.server.admission_control import AdmissionControl
 from sgl.runtime.server.http.http_errors import RequestError, problem
 from sgl.runtime.server.request_context import calling, tenant_of
@@ -448,9 +448,9 @@ def test_a_key_forgets_no_prefixes_of_another(engine, keys, status):
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux tells when a client takes nothing")
 def test_who_takes_nothing_has_left(engine, monkeypatch):
-    monkeypatch.setattr(server_listener, "UNREAD_SECONDS", 1)
+    monkeypatch.setattr(server_socket, "UNREAD_SECONDS", 1)
     app = create_app(engine, ServerSettings())
-    with server_listener.bind(ServerSettings(port=0)) as listener, serving_app(app, listener) as url, _deaf(url):
+    with server_socket.bind(ServerSettings(port=0)) as listener, serving_app(app, listener) as url, _deaf(url):
         await_true(lambda: app.state.bridge.admission.held == 1)
         await_true(lambda: app.state.bridge.admission.held == 0, 60)
 

@@ -13,8 +13,8 @@ import pytest
 from server_rig import await_true
 
 from sgl.runtime.server.http import http_protocol
-from sgl.runtime.server.server_listener import bind
 from sgl.runtime.server.server_settings import ServerSettings
+from sgl.runtime.server.server_socket import bind
 
 BODY = json.dumps({"text": "Hello", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}).encode()
 LONG = json.dumps({"text": "Hello", "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}).encode()
