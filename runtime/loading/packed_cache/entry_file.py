@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -189,11 +190,14 @@ def _views(part: Tensor, described: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _write_part(stream: BinaryIO, part: PlacedTensors, going_on: Callable[[], None]) -> bytes:
-    """From the stream's place on, through a buffer. Returns the digest."""
-    staged, filled, digest = torch.zeros(STAGED, dtype=torch.uint8), 0, PieceDigest()
+    """From the stream's place on, through a buffer. Returns the digest.
+
+    numpy copies here: torch would take all threads for it.
+    """
+    staged, filled, digest = np.zeros(STAGED, np.uint8), 0, PieceDigest()
     for tensor in part.tensors.values():
-        flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        for piece in (flat, flat.new_zeros(-len(flat) % LINE)):
+        flat = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        for piece in (flat, np.zeros(-len(flat) % LINE, np.uint8)):
             left = piece
             while len(left):
                 count = min(len(left), STAGED - filled)
@@ -207,9 +211,9 @@ def _write_part(stream: BinaryIO, part: PlacedTensors, going_on: Callable[[], No
     return digest.digest()
 
 
-def _write_staged(stream: BinaryIO, staged: Tensor, digest: PieceDigest) -> None:
-    digest.update(staged)
-    _write_all(stream, staged.numpy().data)
+def _write_staged(stream: BinaryIO, staged: np.ndarray, digest: PieceDigest) -> None:
+    digest.update(torch.from_numpy(staged))
+    _write_all(stream, staged.data)
 
 
 def _write_all(stream: BinaryIO, view: memoryview) -> None:
