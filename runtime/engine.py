@@ -276,7 +276,8 @@ class Engine:
         `memory` is in bytes, `startup` in seconds per part of the start. Of the memory taken for keys, values and
         states (`kv`, `states`), `touched` is what the system has given by now; on a GPU all, of rank 0's part.
         `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at
-        a time, counted; of rank 0's part where there are several. None for random weights.
+        a time, counted; of rank 0's part where there are several; on a CPU `cache`, what became of the cache of packed
+        weights. None for random weights.
         `layers`: which code computes which layers (see `models.describe.explain_executors.LayerGroup`); `slower`: one
         line for each reason why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.

@@ -137,6 +137,21 @@ def _used(cpu: ModuleType) -> str:
     )
 
 
+def _cache() -> Iterator[str]:
+    from sgl.common.file_cache import caches_are_off
+    from sgl.runtime.loading.packed_cache.packed_weights import packed_cache
+
+    try:
+        cache = packed_cache()
+        entries = cache.entries()
+    except OSError as error:
+        yield f"packed weights are not kept: {error}"
+        return
+    size = sum(entry.bytes for entry in entries)
+    off = "; off by SGL_CACHE=0" if caches_are_off() else ""
+    yield f"packed weights in {cache.folder}: {len(entries)} files, {size / 1e9:.2f} of {cache.most / 1e9:g} GB{off}"
+
+
 def _model() -> Iterator[str]:
     from sgl.runtime.engine import NANO
 
@@ -171,5 +186,6 @@ CHECKS: dict[str, Callable[[], Iterator[str]]] = {
     "cards": _gpus,
     "memory": _memory,
     "kernels": _kernels,
+    "cache": _cache,
     "model": _model,
 }

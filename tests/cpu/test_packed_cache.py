@@ -15,6 +15,7 @@ from packed_cache_rig import FOUND, entry_of, load, logits, same, start, use_cac
 from test_kv_scales import LAYERS, WRITERS, scales, written
 from test_quantized_loading import FORMATS, write
 
+from sgl.commands.doctor_command import CHECKS
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.loading.packed_cache import cache_key, entry_file, known_sources, packed_weights
@@ -214,3 +215,12 @@ def test_what_is_not_stored(tmp_path: Path, cache: Path, monkeypatch: pytest.Mon
     path = write_checkpoint(tmp_path / "m")
     monkeypatch.setattr("sgl.runtime.layers.linear_layers.BlockedLinear.supports", staticmethod(lambda _: False))
     assert "TransposedLinear, which is not stored" in start(path)[1]
+
+
+def test_doctor_tells_how_much_there_is(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(write_checkpoint(tmp_path / "m"))
+    assert [*CHECKS["cache"]()] == [f"packed weights in {cache}: 2 files, 0.00 of 20 GB"]
+    monkeypatch.setenv("SGL_CACHE", "0")
+    assert next(CHECKS["cache"]()).endswith("GB; off by SGL_CACHE=0")
+    monkeypatch.setenv("SGL_CACHE_GB", "many")
+    assert next(CHECKS["cache"]()) == "packed weights are not kept: SGL_CACHE_GB='many' is no number of gigabytes"

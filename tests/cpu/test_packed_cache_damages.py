@@ -86,18 +86,9 @@ def test_a_walk_over_damages(path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["empty", "version", "manifest", "blocks", "rest", "cut"])
-@pytest.mark.parametrize("mapped", [False, True])
 def test_a_damaged_entry_is_written_anew_and_told_once(
-    at: str,
-    mapped: bool,
-    path: Path,
-    cache: Path,
-    expected: torch.Tensor,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    at: str, path: Path, cache: Path, expected: torch.Tensor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if mapped:
-        monkeypatch.setattr(entry_file, "MOST_TO_READ", -1)
     start(path)
     entry = entry_of(cache)
     whole = entry.read_bytes()
@@ -192,11 +183,7 @@ def test_a_folder_that_can_only_be_read(
     assert outcome.startswith(FOUND) and same(path, expected, model)
 
 
-@pytest.mark.parametrize("most", [-1, 2**40])
-def test_deletion_while_it_is_used(
-    most: int, path: Path, cache: Path, expected: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entry_file, "MOST_TO_READ", most)
+def test_deletion_while_it_is_used(path: Path, cache: Path, expected: torch.Tensor) -> None:
     start(path)
     model, outcome = start(path)
     for file in cache.iterdir():
@@ -206,10 +193,7 @@ def test_deletion_while_it_is_used(
     assert start(path)[1].startswith("written to the cache")
 
 
-def test_what_is_written_into_weights_stays_in_the_process(
-    path: Path, cache: Path, expected: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entry_file, "MOST_TO_READ", -1)
+def test_what_is_written_into_weights_stays_in_the_process(path: Path, cache: Path, expected: torch.Tensor) -> None:
     start(path)
     model, _ = start(path)
     model.embedding.table.zero_()
@@ -261,7 +245,8 @@ from packed_cache_rig import packed_weights, known_sources, load
 from sgl.runtime.loading.packed_cache.background_writer import PackedWeightsWriter
 packed_weights.LEAST, known_sources.GRAIN = 0, -1e9
 model, packed = load(Path(sys.argv[1]))
-assert PackedWeightsWriter.started(packed, model) is not None
+writer = PackedWeightsWriter.started(packed, model)
+assert writer is not None or packed.outcome.startswith("from the cache")  # where the other one was much faster
 """
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from contextlib import suppress
 
+from ...common.thread_priority import yield_priority
 from ...models.decoder import Decoder
 from .entry_file import EntryContents
 from .packed_weights import PackedWeights
 
 log = logging.getLogger("sgl.runtime")
-LOWEST = 19  # priority of a thread
 REST = 1.0  # seconds after the start in which the first answer is computed
 LOOK = 0.02  # seconds between looks whether the program ends
-PATIENCE = 10.0  # seconds that the end of the program, or of the engine, waits
+PATIENCE, PER_GB = 10.0, 2.0  # seconds that the end of the program, or of the engine, waits, and more for each gigabyte
 
 
 class _GivenUp(Exception):
@@ -29,6 +27,7 @@ class PackedWeightsWriter:
     def __init__(self, packed: PackedWeights, contents: EntryContents) -> None:
         self._packed, self._contents = packed, contents
         self._hurry, self._stopped = threading.Event(), threading.Event()
+        self._patience = PATIENCE + PER_GB * contents.bytes / 1e9
         self._ends: float | None = None
         self._thread = threading.Thread(target=self._run, name="sgl-packed-cache", daemon=False)
 
@@ -49,14 +48,13 @@ class PackedWeightsWriter:
         self._thread.join()
 
     def finish(self) -> None:
-        """Wait until it is written, PATIENCE at most."""
+        """Wait until it is written, for a time that is bounded."""
         self._hurry.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(self._patience)
         self.stop()
 
     def _run(self) -> None:
-        with suppress(OSError, AttributeError):  # systems where threads have no priority
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+        yield_priority()
         rested = time.monotonic() + REST
         while time.monotonic() < rested and not self._hurry.wait(LOOK) and not _program_ends():
             pass
@@ -71,7 +69,7 @@ class PackedWeightsWriter:
 
     def _go_on(self) -> None:
         if self._ends is None and _program_ends():
-            self._ends = time.monotonic() + PATIENCE
+            self._ends = time.monotonic() + self._patience
         if self._stopped.is_set() or (self._ends is not None and time.monotonic() > self._ends):
             raise _GivenUp
 
