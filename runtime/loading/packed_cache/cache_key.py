@@ -40,16 +40,16 @@ def entry_key(
         "dtype": str(dtype),
         "options": dict(options),
         "machine": machine(),
+        "threads": None if options.get("weights") == "auto" else torch.get_num_threads(),  # what quantizes sums by them
         "code": code_digest(),
     }
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=SIZE).hexdigest()
 
 
 def machine() -> dict[str, Any]:
-    """What the kernels found here, and what computes while weights are quantized."""
+    """What the kernels found here, and the torch that computes while weights are packed."""
     levels = {name: value for name, value in vars(cpu_kernels.kernels).items() if isinstance(value, int)}
-    rest = {"amx": cpu_kernels.AMX, "torch": torch.__version__, "threads": torch.get_num_threads()}
-    return levels | rest
+    return levels | {"amx": cpu_kernels.AMX, "torch": torch.__version__}
 
 
 @cache
