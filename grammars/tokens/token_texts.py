@@ -41,7 +41,7 @@ class TokenTexts(NamedTuple):
     @property
     def pointers(self) -> tuple[int, int, int, int]:
         """As the core takes them."""
-        return (*(column.ctypes.data for column in self), len(self.ids))
+        return self.data.ctypes.data, self.starts.ctypes.data, self.ids.ctypes.data, len(self.ids)
 
 
 @cache
