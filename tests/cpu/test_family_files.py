@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import json
 import subprocess
 import sys
 
 import pytest
 
-from sgl.runtime.models import families
 from sgl.runtime.models.families.family_files import FILES
 from sgl.runtime.models.families.family_registry import FAMILIES, ModelFamilies, ModelFamily
 
+REGISTERS = """
+import importlib, json, pkgutil, sys
+from sgl.runtime.models import families
+from sgl.runtime.models.families import family_registry
+found = {}
+
+class Recorded(dict):
+    def __setitem__(self, name, family):
+        file = sys._getframe(2).f_globals["__name__"].rpartition(".")[2]  # the one whose decorator registers
+        found.setdefault(file, []).append(name)
+        super().__setitem__(name, family)
+
+family_registry.FAMILIES = Recorded()
+for file in pkgutil.iter_modules(families.__path__):
+    importlib.import_module(f"{families.__name__}.{file.name}")
+print(json.dumps(found))
+"""
+
 
 def test_each_architecture_is_in_the_file_that_the_table_names() -> None:
-    found: dict[str, set[str]] = {}
-    for file in pkgutil.iter_modules(families.__path__):
-        importlib.import_module(f"{families.__name__}.{file.name}")
-    for name, family in FAMILIES.items():
-        if family.read.__module__.startswith(f"{families.__name__}."):  # not what a test registered
-            found.setdefault(family.read.__module__.rpartition(".")[2], set()).add(name)
+    done = subprocess.run([sys.executable, "-c", REGISTERS], capture_output=True, text=True)
+    found = {file: set(names) for file, names in json.loads(done.stdout).items()}
     assert found == {file: set(names) for file, names in FILES.items()}
+
+
+def test_each_is_there_once_it_is_asked_for() -> None:
+    assert all(FAMILIES[name].architectures for name in FAMILIES)
 
 
 def test_one_family_imports_its_file_and_no_other() -> None:

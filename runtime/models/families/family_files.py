@@ -1,4 +1,4 @@
-"""Which file of this folder reads which architectures: one is imported when a model needs it."""
+"""Which file of this folder registers which architectures: one is imported when a model needs it."""
 
 from __future__ import annotations
 
@@ -53,16 +53,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "jamba": ("JambaForCausalLM",),
     "kimi_linear": ("KimiLinearForCausalLM",),
     "lfm2": ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"),
-    "llama": (
-        "LlamaForCausalLM",
-        "IQuestCoderForCausalLM",
-        "MistralForCausalLM",
-        "Phi3ForCausalLM",
-        "AquilaForCausalLM",
-        "AquilaModel",
-    ),
+    "llama": ("LlamaForCausalLM", "IQuestCoderForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM"),
     "llama4": ("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
-    "llama_variants": ("XverseForCausalLM", "YiForCausalLM", "OrionForCausalLM"),
+    "llama_variants": ("AquilaForCausalLM", "AquilaModel", "XverseForCausalLM", "YiForCausalLM", "OrionForCausalLM"),
     "llava": (
         "LlavaForConditionalGeneration",
         "LlavaNextForConditionalGeneration",
