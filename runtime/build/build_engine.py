@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -195,23 +196,34 @@ class EngineBuilder:
 
     def load(self) -> tuple[AnyDecoder, DetokenizerResources]:
         """The model, and in parallel the tokenizer and on a GPU the modules of kernels, in threads."""
-        config = self.config
+        begin = threading.Event()  # the tokenizer's library holds the GIL: weights are looked for before it
         with ThreadPoolExecutor(2, "sgl-start") as pool:
-            pool.submit(_into, self._text, _text_side, self.path, config)
+            pool.submit(_into, self._text, _text_side, self.path, self.config, begin)
             if self.choice.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
                 pool.submit(importlib.import_module, GPU_STEP)  # where it fails, its first use raises that again
-            if self.draft is not None:
-                with self._phase("draft"):
-                    self.draft.load(self._text.result().tokenizer, self.path)
-            with self._phase("weights"):
-                model = self._weights()
-                if self.draft is not None:
-                    self.draft.join(model)
+            try:
+                model = self._drafted_weights(begin)
+            finally:
+                begin.set()
             with self._phase("tokenizer"):  # what is left of it
                 return model, self._text.result()
 
-    def _weights(self) -> AnyDecoder:
+    def _drafted_weights(self, begin: threading.Event) -> AnyDecoder:
+        if self.draft is not None:
+            begin.set()
+            with self._phase("draft"):
+                self.draft.load(self._text.result().tokenizer, self.path)
+        with self._phase("weights"):
+            model = self._weights(begin.set)
+            if self.draft is not None:
+                self.draft.join(model)
+        return model
+
+    def _weights(self, reading: Callable[[], None]) -> AnyDecoder:
+        """reading: called once weights are found, or at once."""
         seed, choice = _dummy_seed(self.config), self.choice
+        if isinstance(self.model, TransformersModelSpec) or self.side is not None:
+            reading()
         if isinstance(self.model, TransformersModelSpec):
             if is_remote(self.path) and seed is None:
                 raise ConfigError(
@@ -236,6 +248,7 @@ class EngineBuilder:
             self.config.load_format,
             places,
             self.packed,
+            reading,
         )
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory_plan.MemoryPlan]:
@@ -409,7 +422,8 @@ def _calibration(text: Future[DetokenizerResources], texts: Any, context: int) -
     return encoded(text.result().tokenizer, texts, min(LENGTH, context))
 
 
-def _text_side(path: Path, config: DeviceDefaults) -> DetokenizerResources:
+def _text_side(path: Path, config: DeviceDefaults, begin: threading.Event) -> DetokenizerResources:
+    begin.wait()
     tokenizer = load_tokenizer(path, config)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return DetokenizerResources(

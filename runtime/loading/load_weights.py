@@ -45,20 +45,23 @@ def load_model(
     load_format: str = "auto",
     expert_places: ExpertOffloadPlan | None = None,
     packed: PackedWeights | None = None,
+    reading: Callable[[], None] = lambda: None,
 ) -> Decoder:
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
     transform: see `Decoder.load`. context: see `read_model`.
     load_format: see `open_checkpoint`. expert_places: see `Decoder`. packed: the cache of packed weights, where it may
-    be used. Memory: the weights that are kept, and at most two parts (layers, embedding, head) as they are stored, or
-    one where weights change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or
-    wrongly shaped, before memory is taken for them, and ConfigError for a configuration that is not supported.
+    be used. reading: called once it is known what is read. Memory: the weights that are kept, and at most two parts
+    (layers, embedding, head) as they are stored, or one where weights change. Raises CheckpointError for files and
+    tensors that are absent, unexpected, damaged or wrongly shaped, before memory is taken for them, and ConfigError for
+    a configuration that is not supported.
     """
     checkpoint = open_checkpoint(Path(path), context, dummy_seed is None, load_format)
     if dummy_seed is not None:
+        reading()
         return dummy_model(checkpoint.model, dtype, device, dummy_seed, transform, expert_places)
-    return load_checkpoint(checkpoint, dtype, device, transform, expert_places, packed)
+    return load_checkpoint(checkpoint, dtype, device, transform, expert_places, packed, reading)
 
 
 def load_checkpoint(
@@ -68,14 +71,16 @@ def load_checkpoint(
     transform: Transform | None = None,
     expert_places: ExpertOffloadPlan | None = None,
     packed: PackedWeights | None = None,
+    reading: Callable[[], None] = lambda: None,
 ) -> Decoder:
     model = Decoder(checkpoint.model, dtype, device, expert_places=expert_places)
     recorder = None
     if packed is not None:
-        if packed.load(model, checkpoint, transform):
+        if packed.load(model, checkpoint, transform, reading):
             return model
         recorder = packed.recorder
     plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed)
+    reading()
     return fill(model, plan, transform, recorder)
 
 

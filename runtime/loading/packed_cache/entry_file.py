@@ -141,8 +141,11 @@ def write_entry(
     _write_all(stream, memoryview(header.packed() + manifest))
 
 
-def read_entry(path: Path, key: str) -> CachedEntry:
-    """Raises DamagedEntryError for what is not as it was written, FileNotFoundError, and OSError."""
+def read_entry(path: Path, key: str, reading: Callable[[], None] = lambda: None) -> CachedEntry:
+    """reading: called just before most of the weights are read, without the GIL.
+
+    Raises DamagedEntryError for what is not as it was written, FileNotFoundError, and OSError.
+    """
     with open(path, "rb", buffering=0) as stream:
         header = EntryHeader.of(os.pread(stream.fileno(), PAGE, 0))
         if header.key != bytes.fromhex(key).ljust(DIGEST, b"\0"):
@@ -152,7 +155,7 @@ def read_entry(path: Path, key: str) -> CachedEntry:
         text = os.pread(stream.fileno(), header.manifest, PAGE)
         if _hashed(text) != header.manifest_digest:
             raise Damaged("its manifest")
-        parts = _parts(stream, header)
+        parts = _parts(stream, header, reading)
     manifest = json.loads(text)
     found = {
         name: tensor for part in ("blocks", "rest") for name, tensor in _views(parts[part], manifest[part]).items()
@@ -160,12 +163,13 @@ def read_entry(path: Path, key: str) -> CachedEntry:
     return CachedEntry(manifest["summary"], found, header.size)
 
 
-def _parts(stream: BinaryIO, header: EntryHeader) -> dict[str, Tensor]:
+def _parts(stream: BinaryIO, header: EntryHeader, reading: Callable[[], None]) -> dict[str, Tensor]:
     """uint8, verified."""
     blocks_digest, rest_digest = PieceDigest(), PieceDigest()
     blocks, rest = cpu_kernels.huge_page_bytes(header.blocks), _mapped(stream, header)
-    blocks_digest.update(blocks, file=stream.fileno(), start=header.blocks_at, shared=True)
     rest_digest.update(rest, shared=True)
+    reading()
+    blocks_digest.update(blocks, file=stream.fileno(), start=header.blocks_at, shared=True)
     if blocks_digest.digest() != header.blocks_digest or rest_digest.digest() != header.rest_digest:
         raise Damaged("its weights")
     return {"blocks": blocks, "rest": rest}

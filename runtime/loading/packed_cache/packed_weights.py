@@ -60,15 +60,21 @@ class PackedWeights:
         if warn:
             log.warning("cache of packed weights: %s", words)
 
-    def load(self, model: Decoder, checkpoint: OpenCheckpoint, transform: Transform | None) -> bool:
-        """Whether the model has its weights from the cache."""
+    def load(
+        self,
+        model: Decoder,
+        checkpoint: OpenCheckpoint,
+        transform: Transform | None,
+        reading: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Whether the model has its weights from the cache. reading: see `read_entry`."""
         why = _refusal(model, checkpoint, transform)
         if why is not None:
             self.tell(f"not used: {why}")
             return False
         try:
             self._origin = _Origin.of(packed_cache(), model, checkpoint, self._options)
-            entry = self._origin.entry()
+            entry = self._origin.entry(reading)
         except OSError as error:
             self.tell(f"not used: {error}", warn=True)
             return False
@@ -132,7 +138,7 @@ class _Origin(NamedTuple):
         identities = tuple(SourceIdentity.of(file) for file in files)
         return cls(cache, checkpoint.model, checkpoint.where, identities, model.dtype, options)
 
-    def entry(self) -> CachedEntry | None:
+    def entry(self, reading: Callable[[], None]) -> CachedEntry | None:
         """None: there is none, or the contents of the files are not known. Raises OSError and DamagedEntryError."""
         known = [known_digest(self.cache, source) for source in self.sources]
         contents = [digest for digest in known if digest is not None]
@@ -140,7 +146,7 @@ class _Origin(NamedTuple):
             return None
         name = self._name(contents)
         try:
-            found = read_entry(self.cache.path(name), Path(name).stem)
+            found = read_entry(self.cache.path(name), Path(name).stem, reading)
         except FileNotFoundError:
             return None
         except DamagedEntryError:
