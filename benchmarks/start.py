@@ -4,7 +4,8 @@
 
 Models: the bundled one, and each `--file` (`start_models.py` makes one of 0.5 billion random weights). `--peers`:
 the interpreter of an environment with llama-cpp-python. In each round every system starts once, in turns, each in a
-process of its own; `import torch` alone is one of them. `--cold` drops the file from the page cache before each start.
+process of its own; `import torch` alone is one of them. sgl starts twice: with an empty cache of packed weights, and
+with what that start left there. `--cold` drops the file from the page cache before each start.
 `--commands` also times `sgl models`, `sgl chat` and `sgl serve`. Figures are medians. --keep writes results/start.txt.
 """
 
@@ -15,11 +16,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,16 +30,22 @@ from typing import Any
 from bench_results import keep_text
 
 CHILD = Path(__file__).parent / "start_child.py"
+FIRST = "sgl, first start"
 CONTEXT = 2048  # llama.cpp's room for one sequence
 PHASE = 0.05  # seconds; a shorter phase is not printed
 PORT = 30_981
 Figures = dict[str, float]
 
 
-def start(python: str, kind: str, model: str, options: dict[str, Any]) -> Figures:
+def start(python: str, kind: str, model: str, options: dict[str, Any], cache: str) -> Figures:
     """Seconds from the start of the process to the end of each step, and what it used."""
     started, before = time.time(), os.times()
-    done = subprocess.run([python, str(CHILD), kind, model, json.dumps(options)], capture_output=True, text=True)
+    done = subprocess.run(
+        [python, str(CHILD), kind, model, json.dumps(options)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"SGL_CACHE": cache},
+    )
     after = os.times()
     if done.returncode:
         raise RuntimeError(f"{kind} with {model} ended with {done.returncode}:\n{done.stderr[-3000:]}")
@@ -56,15 +65,18 @@ def drop_from_page_cache(file: str) -> None:
 
 def rounds(name: str, file: str, args: argparse.Namespace) -> dict[str, list[Figures]]:
     """Of each system the figures of every round."""
-    systems = {"torch": (sys.executable, "torch", {}), "sgl": (sys.executable, "sgl", {})}
+    ours = sys.executable, "sgl", {}
+    systems: dict[str, tuple[str, str, dict[str, Any]]] = {"torch": (sys.executable, "torch", {}), FIRST: ours}
+    systems["sgl"] = ours
     if args.peers and file != "-":
         systems["llama.cpp"] = (args.peers, "llama.cpp", {"n_ctx": CONTEXT, "n_threads": os.cpu_count()})
     found: dict[str, list[Figures]] = defaultdict(list)
     for number in range(args.runs):
-        for system, (python, kind, options) in systems.items():
-            if args.cold and file != "-":
-                drop_from_page_cache(file)
-            found[system].append(start(python, kind, file, options))
+        with tempfile.TemporaryDirectory() as cache:
+            for system, (python, kind, options) in systems.items():
+                for each in (file, *map(str, Path(cache).rglob("*.weights"))) if args.cold and file != "-" else ():
+                    drop_from_page_cache(each)
+                found[system].append(start(python, kind, file, options, cache))
         print(f"{name}: round {number + 1} of {args.runs}", file=sys.stderr)
     return found
 
@@ -76,12 +88,13 @@ def lines_of(name: str, found: dict[str, list[Figures]]) -> Iterator[str]:
     yield f"{name} (import torch: {torch:.2f} s)"
     for system, runs in middles.items():
         parts = ("ready", "first answer", "first schema", "CPU", "peak GB", "kept GB")
-        yield f"  {system:10} " + "  ".join(f"{part} {runs[part]:.2f}" for part in parts)
+        yield f"  {system:16} " + "  ".join(f"{part} {runs[part]:.2f}" for part in parts)
         yield "             ready in each run: " + " ".join(f"{run['ready']:.2f}" for run in found[system])
-    for peer in middles.keys() - {"sgl"}:
-        for part in ("ready", "first answer"):
-            ours, theirs = middles["sgl"][part], middles[peer][part]
-            yield f"  {part}: {ours / theirs:.1f} times {peer}; less the import {(ours - torch) / theirs:.1f} times"
+    for peer in middles.keys() - {"sgl", FIRST}:
+        for system, part in product((FIRST, "sgl"), ("ready", "first answer")):
+            ours, theirs = middles[system][part], middles[peer][part]
+            ratios = f"{ours / theirs:.2f} times {peer}; less the import {(ours - torch) / theirs:.2f} times"
+            yield f"  {system}, {part}: {ratios}"
     phases = {part: seconds for part, seconds in middles["sgl"].items() if part.startswith("phase ")}
     if phases:
         named = ", ".join(f"{part.removeprefix('phase ')} {seconds:.2f}" for part, seconds in phases.items())
