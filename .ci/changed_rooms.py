@@ -34,7 +34,7 @@ ROOMS: list[tuple[str, str]] = [  # folders and files that begin so -> test file
         "runtime/loading runtime/quantization runtime/calibration",
         "cpu/*load* cpu/*gguf* cpu/*quantiz* cpu/*hostile_files* cpu/test_bad* cpu/test_shard* cpu/*weight*"
         " cpu/*calibr* cpu/test_ranks_state* cpu/*families* cpu/*mlx* cpu/*torchao* cpu/test_pickles*"
-        " unit/*readers* unit/*gguf*",
+        " cpu/*cache* unit/*readers* unit/*gguf*",
     ),
     (
         "runtime/models",
