@@ -19,7 +19,6 @@ from ..cache.kv_pool import PAD_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import FIRST_SLOT, SCRAP_SLOT
 from ..errors import ConfigError
-from ..executor.warmup import compile_step
 from ..layers.float8_reference import KVScaleFactors
 from ..memory.memory_sizes import free_memory, parse_memory
 from ..step.step_batch import DeviceBatch, StepBatch
@@ -156,6 +155,8 @@ def stored_dtype(config: DeviceDefaults, dtype: torch.dtype) -> torch.dtype:
 
 def activation_peak(model: AnyDecoder, config: DeviceDefaults, context: int) -> int:
     """Bytes that one step of `step_tokens` tokens holds at its peak in addition to weights and KV, on a CUDA device."""
+    from ..executor.warmup import compile_step  # no start on a CPU needs it
+
     device = model.device
     compile_step(device, lambda: dummy_step(model, config, context))
     torch.cuda.synchronize(device)

@@ -150,7 +150,7 @@ def torch_on_one_thread() -> Iterator[None]:
     """
     threads = torch.get_num_threads()  # of this thread; the last number that was set is also that of new threads
     torch.set_num_threads(1)
-    setting = threading.Thread(target=torch.set_num_threads, args=(threads,))
+    setting = threading.Thread(target=torch.set_num_threads, args=(threads,), name="sgl-torch-threads")
     setting.start()
     setting.join()
     try:

@@ -164,7 +164,7 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
     monkeypatch.setattr(build_engine, "make_runner", runner)
     monkeypatch.setattr(build_engine, "load_model", lambda *args: parts[0].join(parts[0].load()))
     monkeypatch.setattr(build_engine, "make_adapters", adapters)
-    monkeypatch.setattr(build_engine, "WeightUpdater", lambda *args: WeightUpdater(*args[:-1], side))
+    monkeypatch.setattr(build_engine, "WeightUpdater", lambda *args: WeightUpdater(*args[:7], side))
     return made
 
 
