@@ -163,7 +163,7 @@ def test_steps_are_free_of_full_collections(tiny: Path) -> None:
             )
             assert len(seen) > 10 and set(seen[:-1]) == {NEVER}  # the last one is handed out when the step is over
             assert idle.wait(10), "nothing was collected once the engine was idle"
-            assert set(full) == {"sgl-scheduler"}
+            assert set(full) <= {"sgl-scheduler", "sgl-grammars"}  # what an idle engine runs
             assert gc.get_threshold() == (50, 1, 1)
         finally:
             gc.callbacks.remove(on_collection)
