@@ -44,7 +44,7 @@ def folders_of(path: Path, into: Path, **keys: Any) -> dict[str, Path]:
 
 def texts(engine: Engine) -> dict[str | None, list[int]]:
     futures = {name: opened(engine, name).generate(some(8)) for name in PROMPTS}
-    return {name: future.result(FOREVER).token_ids for name, future in futures.items()}
+    return {name: future.result(4 * FOREVER).token_ids for name, future in futures.items()}  # interpreted kernels
 
 
 def static_with_adapters(engine: Engine) -> bool:
