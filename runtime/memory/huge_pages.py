@@ -14,7 +14,7 @@ from torch import Tensor
 from .touched_memory import count_lazy, touched_bytes
 
 HUGE_PAGE = 2 << 20  # bytes, of x86
-SMALL = 2**19  # bytes: so much of each plane at least is given in small pages
+SMALL = 2**16  # bytes: so much of each plane at least is given in small pages; more costs TLB misses in a crowd
 
 
 def huge_page_buffer(size: int) -> Tensor:
