@@ -10,8 +10,12 @@ SHOW    = 'import sys, sysconfig; open(sysconfig.get_path("purelib") + "/sgl_fol
 
 SOURCES = pyproject.toml setup.py constraints.txt $(shell find grammars/core runtime/csrc -name '*.[ch]' -o -name '*.inc')
 
-.PHONY: setup demo test test-all test-rest check docs bench tutorials types bytecode clean
-setup: $(READY) types bytecode
+.PHONY: setup demo test test-all test-rest check docs bench tutorials types clean
+setup: $(READY) types
+	$(bytecode)
+
+# what pip does for packages that it copies: a program whose environment forbids .pyc files would compile 470 modules
+bytecode = @$(RUN) -m compileall -q sgl lang runtime grammars common
 
 # each installation compiles the C parts: what tests need comes with the programs, in one
 $(READY): $(SOURCES)
@@ -32,7 +36,8 @@ define install
 	@$(RUN) -c $(SHOW) "$(CURDIR)/build/types"
 endef
 
-demo: $(USABLE) types bytecode
+demo: $(USABLE) types
+	$(bytecode)
 	@$(RUN) examples/extract_bookings.py
 
 # each file runs in one of WORKERS processes, the files that take longest first; OPTIONS=--record-durations notes how long
@@ -73,10 +78,6 @@ types:
 	@mkdir -p build/types/sgl
 	@for f in sgl/*; do ln -sfn ../../../$$f build/types/sgl/$$(basename $$f); done
 	@for f in lang runtime grammars common; do ln -sfn ../../../$$f build/types/sgl/$$f; done
-
-# what pip does for packages that it copies: a program whose environment forbids .pyc files would compile 470 modules
-bytecode:
-	@$(RUN) -m compileall -q sgl lang runtime grammars common
 
 clean:
 	rm -rf build dist *.egg-info $(VENV)
