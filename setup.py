@@ -12,11 +12,13 @@ NO_SYMBOLS = (
 
 
 def packages() -> list[str]:
-    """The front door, and every folder of the other floors that has an `__init__.py`."""
+    """Every folder of a floor that has an `__init__.py`; those of `sgl` are at the top."""
     found = [
-        init.parent for floor in ("lang", "runtime", "grammars", "common") for init in Path(floor).rglob("__init__.py")
+        init.parent
+        for floor in ("sgl", "lang", "runtime", "grammars", "common")
+        for init in Path(floor).rglob("__init__.py")
     ]
-    return ["sgl", "sgl.commands", *sorted("sgl." + ".".join(folder.parts) for folder in found)]
+    return sorted(".".join(("sgl", *folder.parts)).replace("sgl.sgl", "sgl") for folder in found)
 
 
 def sources(folder: str) -> list[str]:

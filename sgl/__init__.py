@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         video,
     )
     from sgl.lang.program.async_program_state import AsyncProgramState
-    from sgl.lang.program.program_state import ProgramState
+    from sgl.lang.program.program_state import ProgramState, State
     from sgl.lang.program.state_group import ProgramStateGroup
     from sgl.lang.report import report
     from sgl.lang.sampling.choices import (
@@ -108,7 +108,7 @@ _HOMES = {
     "sgl.lang.tools.chat_messages": ("messages",),
     "sgl.lang.tools.toolbox": ("tools",),
     "sgl.lang.report": ("report",),
-    "sgl.lang.program.program_state": ("ProgramState",),
+    "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
 }
 _OLDER = {
@@ -126,7 +126,6 @@ _MEANT = {
     "choice": "select",
     "choices": "select",
     "LLM": "Engine",
-    "State": "ProgramState",
     "program": "function",
     "sgl_function": "function",
     "set_backend": "set_default_backend",
@@ -152,6 +151,7 @@ __all__ = [
     "RuntimeEndpoint",
     "Scripted",
     "SglFunction",
+    "State",
     "Usage",
     "assistant",
     "assistant_begin",

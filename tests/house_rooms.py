@@ -19,7 +19,16 @@ LOOSE = {
 }  # files that may lie directly in a floor, its front not counted
 
 ROOMS: dict[str, Rows] = {
-    "sgl": {"tracebacks": "", "commands": "sgl tracebacks", "compat": "", "cli": "sgl commands", "__main__": "cli"},
+    "sgl": {
+        "tracebacks": "",
+        "commands": "sgl tracebacks",
+        "compat": "",
+        "cli": "sgl commands",
+        "__main__": "cli",
+        "documents": "",
+        "tasks": "documents",
+        "evaluation": "documents tasks",
+    },
     "lang": {
         "places": "",
         "concurrency": "",

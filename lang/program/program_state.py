@@ -434,3 +434,6 @@ class ProgramState(StateBase):
         else:
             yield Generated(executor.text())
             self._raise()
+
+
+State = ProgramState  # the short name, for annotations: `def reply(s: sgl.State, question: str)`

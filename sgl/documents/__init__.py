@@ -1,0 +1,1 @@
+"""Documents: their text with pages and places, and its pieces."""

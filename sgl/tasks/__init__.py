@@ -1,0 +1,1 @@
+"""What people write again and again above `gen`, each a program that one can read and copy."""
