@@ -13,6 +13,7 @@ from .errors import UnsupportedByBackendError
 from .places.source_location import SourceLocation
 from .sampling.choices import ChoicesDecision, ChoicesSamplingMethod
 from .sampling.options import SamplingOptions
+from .sampling.token_prices import Prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,8 @@ class Backend(ABC):
 
     chat_template: ChatTemplate = get_chat_template("default")
     takes_seed = True  # False: a gen with a seed is refused, so that a journal draws none
+    prices: Prices | None = None
+    provider = "sgl"  # as OpenTelemetry's conventions name who runs the model
 
     @abstractmethod
     def open(self) -> Stream:

@@ -56,9 +56,11 @@ if TYPE_CHECKING:
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
+    from sgl.lang.sampling.token_prices import Prices
     from sgl.lang.sgl_function import SglFunction, function
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
+    from sgl.observability.program_spans import instrument, uninstrument
     from sgl.runtime.engine import Engine
 
 _HOMES = {
@@ -109,6 +111,8 @@ _HOMES = {
     "sgl.lang.tools.toolbox": ("tools",),
     "sgl.lang.report": ("report",),
     "sgl.lang.program.program_state": ("ProgramState", "State"),
+    "sgl.lang.sampling.token_prices": ("Prices",),
+    "sgl.observability.program_spans": ("instrument", "uninstrument"),
     "sgl.runtime.engine": ("Engine",),
 }
 _OLDER = {
@@ -144,6 +148,7 @@ __all__ = [
     "Journal",
     "LiteLLM",
     "OpenAI",
+    "Prices",
     "ProgramCancelled",
     "ProgramError",
     "ProgramState",
@@ -164,6 +169,7 @@ __all__ = [
     "global_config",
     "greedy_token_selection",
     "image",
+    "instrument",
     "journal",
     "labels",
     "messages",
@@ -186,6 +192,7 @@ __all__ = [
     "tool_end",
     "tools",
     "unconditional_likelihood_normalized",
+    "uninstrument",
     "user",
     "user_begin",
     "user_end",

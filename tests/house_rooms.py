@@ -26,6 +26,7 @@ ROOMS: dict[str, Rows] = {
         "cli": "sgl commands",
         "__main__": "cli",
         "documents": "",
+        "observability": "",
         "tasks": "documents",
         "evaluation": "documents tasks",
     },

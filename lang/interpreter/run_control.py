@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..concurrency.timeout_alarms import TimeoutAlarm, deadlines
 from ..errors import BudgetExceeded, DeadlineExceeded, ProgramError
 from .run_history import RunBranch
+from .run_observer import RunObserver, observed_run
 from .token_usage import Budget, Usage
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class RunControl:
         self, backend: Backend, program: str = "", timeout: float | None = None, budget: Budget | None = None
     ) -> None:
         self.root = RunBranch(backend, program)
+        self.observer: RunObserver | None = observed_run(program, backend) if program else None
         self.budget = budget
         self.stopped: ProgramError | None = None
         self.warned: set[Hashable] = set()  # what was warned about; the runs of a batch share one
@@ -53,7 +55,7 @@ class RunControl:
         return {"root": self.root, "budget": self.budget, "stopped": self.stopped, "_counted": self._counted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, warning=set(), _parent=None, _over=True, _alarm=None)
+        self.__dict__.update(state, warned=set(), observer=None, _parent=None, _over=True, _alarm=None)
         self._lock = threading.Lock()
         self._states, self._nested = weakref.WeakSet(), weakref.WeakSet()
 
@@ -65,9 +67,14 @@ class RunControl:
         """What is started inside belongs to this run."""
         token = _current.set(self)
         try:
-            yield
+            with self.observer.scope() if self.observer else nullcontext():
+                yield
         finally:
             _current.reset(token)
+
+    def called(self, program: str) -> AbstractContextManager[object]:
+        """Inside, the body of another program runs on a state of this run."""
+        return self.observer.called(program) if self.observer else nullcontext()
 
     @property
     def usage(self) -> Usage:
@@ -109,9 +116,11 @@ class RunControl:
             self.warned.add(warning)
         return new
 
-    def finished(self) -> None:
+    def finished(self, error: BaseException | None = None) -> None:
         """The body has ended, and all operations of its state are done; forks may still be working."""
         self._over = True
+        if self.observer:
+            self.observer.ended(error)
         self.rest()
 
     def rest(self) -> None:

@@ -21,6 +21,7 @@ from ..media.message_content import content_of
 from ..nodes.ir import SglExpr
 from ..places.source_location import SourceLocation
 from ..sampling.choices import ChoicesDecision
+from ..sampling.token_prices import Prices
 from .detached_backend import set_slots, slots_of
 from .token_usage import Usage
 
@@ -137,6 +138,10 @@ class PendingText:
             self.demand()
         self._feed.when_closed(call)
 
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """Have `call` called once it is done, without asking for it now."""
+        self._feed.when_closed(call)
+
     async def settled(self) -> None:
         """Wait without blocking the event loop. Raises nothing."""
         if self.demand is not None and not self.done:
@@ -185,7 +190,7 @@ class PendingText:
     def is_last(self, index: int) -> bool:
         return index == len(self._results) - 1
 
-    def finish(self) -> None:
+    def finish(self, prices: Prices | None) -> None:
         self.finished = time.perf_counter()
         results = [result for result in self._results if result is not None]
         parts = [self.split(result.text) if self.split else ("", result.text) for result in results]
@@ -196,14 +201,14 @@ class PendingText:
         else:
             self.value, self.thought = answers, thoughts
             self.meta_info = [result.meta_info for result in results]
-        self.usage = self._count(results)
+        self.usage = self._count(results, prices)
         if not self._streamed:
             self._feed.put(Generated(self.text, results[0].meta_info, self.token_ids))
         self._feed.close()
 
-    def _count(self, results: list[Generated]) -> Usage:
+    def _count(self, results: list[Generated], prices: Prices | None) -> Usage:
         seconds = (self.finished or self.submitted) - self.submitted
-        usages = [Usage.of(result.meta_info, seconds, self.finished) for result in results]
+        usages = [Usage.of(result.meta_info, seconds, self.finished, prices) for result in results]
         return usages[0] if len(usages) == 1 else Usage.total(usages)
 
     def fail(self, error: ProgramError) -> None:

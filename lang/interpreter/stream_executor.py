@@ -186,6 +186,8 @@ class StreamExecutor(StateReader):
             piece.adapter = self.adapter
         self.pieces.put(piece)
         self._binding_to.bind(name, piece)
+        if self.control.observer:
+            piece.when_closed(self.control.observer.began(piece, self))
         return piece
 
     def name(self, name: str, binding: Binding) -> None:
@@ -300,7 +302,7 @@ class StreamExecutor(StateReader):
 
     def _finish(self, piece: PendingText) -> None:
         try:
-            piece.finish()
+            piece.finish(self.backend.prices)
         except BaseException:
             piece.claimed = False  # what the backend returned is not a result
             raise

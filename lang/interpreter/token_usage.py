@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadValueError
+from ..sampling.token_prices import Prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Usage:
     computing_seconds: the part of `seconds` in the engine's batch.
     waiting_seconds: the rest of `seconds`: waiting for the text before the operation and for a place in the batch. This
     and computing_seconds are None if the backend did not report them for every operation.
+    cost: what the operations cost at the backend's prices, in their currency; None if the backend of one has none.
     unknown: which of cached_tokens and forced_tokens the backend did not report; their counts are then lower bounds.
     """
 
@@ -42,9 +45,12 @@ class Usage:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     reread_tokens: int = 0
+    cost: float | None = 0.0
 
     @classmethod
-    def of(cls, meta_info: Mapping[str, Any], seconds: float, end: float | None = None) -> Usage:
+    def of(
+        cls, meta_info: Mapping[str, Any], seconds: float, end: float | None = None, prices: Prices | None = None
+    ) -> Usage:
         """The usage of one operation that took `seconds` and ended at `end`, a time of time.perf_counter().
 
         meta_info: what the backend reports about it. Counts that it does not report are 0 and `unknown`.
@@ -66,6 +72,7 @@ class Usage:
             meta_info.get("drafted_tokens") or 0,
             meta_info.get("accepted_tokens") or 0,
             meta_info.get("reread_tokens") or 0,
+            prices.cost(prompt, cached, meta_info.get("completion_tokens") or 0) if prices else None,
         )
 
     @classmethod
@@ -100,6 +107,7 @@ class Usage:
             self.drafted_tokens + other.drafted_tokens,
             self.accepted_tokens + other.accepted_tokens,
             self.reread_tokens + other.reread_tokens,
+            _sum(self.cost, other.cost),
         )
 
     def _amount(self, name: str) -> str:
@@ -117,6 +125,7 @@ class Usage:
             f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens "
             f"({self._amount('cached_tokens')}{computed}), "
             f"{self.generated_tokens} generated ({self._amount('forced_tokens')}{guessed}), {self._times()}"
+            f"{f', cost {self.cost:.4g}' if self.cost else ''}"
         )
 
     def _times(self) -> str:
@@ -148,13 +157,17 @@ class Budget:
     """Limits of a run; None means no limit. The run stops soon after it exceeds one.
 
     tokens: computed plus generated tokens. generated_tokens: generated tokens alone. operations: gens and selects.
+    cost: what they cost at the backend's prices, in their currency.
     """
 
     tokens: int | None = None
     generated_tokens: int | None = None
     operations: int | None = None
+    cost: float | None = None
 
     def __post_init__(self) -> None:
+        if self.cost is not None and (isinstance(self.cost, bool) or not 0 <= self.cost < math.inf):
+            raise BadValueError(f"the budget's cost is {self.cost!r}; give a number from 0, or None")
         for name in ("tokens", "generated_tokens", "operations"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
@@ -171,4 +184,6 @@ class Budget:
             limit = getattr(self, name)
             if limit is not None and value > limit:
                 return f"the run has used {value} {name.replace('_', ' ')}, its budget is {limit}"
+        if self.cost is not None and usage.cost is not None and usage.cost > self.cost:
+            return f"the run has cost {usage.cost:.4g}, its budget is {self.cost:g}"
         return None

@@ -17,6 +17,7 @@ from ..chat import ChatTemplate, ChatTemplateStyle, Messages
 from ..errors import BadValueError, JournalError, ReplayMismatch
 from ..places.source_location import SourceLocation, caller_place
 from ..sampling.options import SamplingOptions
+from ..sampling.token_prices import Prices
 from .journal import Journal
 from .journal_node import JournalNode
 from .journal_stream import JournalStream
@@ -115,6 +116,15 @@ class JournalBackend(Backend):
 
     def get_chat_template(self) -> ChatTemplate:
         return self._template
+
+    @property
+    def prices(self) -> Prices | None:  # type: ignore[override]
+        """Those of the backend below: a node from the journal counts as what it has cost."""
+        return self._session.inner.prices if self._session.inner else None
+
+    @property
+    def provider(self) -> str:  # type: ignore[override]
+        return self._session.inner.provider if self._session.inner else Backend.provider
 
     @property
     def chat_template(self) -> ChatTemplate:  # type: ignore[override]

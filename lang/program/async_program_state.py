@@ -51,8 +51,9 @@ class AsyncProgramState(StateBase):
         """Run another `async def` program's body here. Returns a state that holds its variables."""
         check_program(program)
         inner = self._scope()
-        result = program.call(inner, ProgramCall(args, kwargs))
-        inner.ret_value = await result if inspect.isawaitable(result) else result
+        with self.stream_executor.control.called(program.__name__):
+            result = program.call(inner, ProgramCall(args, kwargs))
+            inner.ret_value = await result if inspect.isawaitable(result) else result
         return inner
 
     # --- reading -------------------------------------------------------------------------------------------

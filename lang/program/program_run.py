@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ..backend import Backend, Stream
@@ -58,12 +59,17 @@ class RunSettings:
         for name in options:
             if name not in RUN_NAMES and name not in _SWITCHES:
                 raise UnknownOptionError(f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}")
+        budget = _budget(options.get("budget"))
         sampling = make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
         backend, journal, adapter = (
             resolve_backend(options.get("backend")),
             options.get("journal"),
             options.get("adapter"),
         )
+        if budget and budget.cost is not None and backend.prices is None:
+            raise BadValueError(
+                f"budget={budget!r}: {type(backend).__name__} has no prices; give it prices=sgl.Prices(...)"
+            )
         many = items is not None and isinstance(adapter, list | tuple)
         return cls(
             backend if journal is None else journals().journalled(backend, journal),
@@ -71,7 +77,7 @@ class RunSettings:
             bool(options.get("stream", False)),
             bool(options.get("use_thread", True)),
             make_options(timeout=options.get("timeout")).timeout,
-            _budget(options.get("budget")),
+            budget,
             returns_errors,
             None if many else checked(adapter),
             tuple(one_each(adapter, items or 0, "items")) if many else (),
@@ -149,8 +155,13 @@ def new_executor(
         control=control,
     )
     executor.failure_is_returned = settings.returns_errors
-    executor.when_finished(control.finished)
+    executor.when_finished(partial(_over, control, weakref.ref(executor)))
     return executor
+
+
+def _over(control: RunControl, reference: weakref.ref[StreamExecutor]) -> None:
+    executor = reference()
+    control.finished(executor and (executor.body_error or executor.failure))
 
 
 def _opened(program: Program, settings: RunSettings) -> Stream | None:

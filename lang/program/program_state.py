@@ -295,7 +295,8 @@ class ProgramState(StateBase):
         """
         check_program(program)
         inner = self._scope()
-        inner.ret_value = program.call(inner, ProgramCall(args, kwargs))
+        with self.stream_executor.control.called(program.__name__):
+            inner.ret_value = program.call(inner, ProgramCall(args, kwargs))
         return inner
 
     # --- reading -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, nearest
+from ..interpreter.run_observer import observed_tool
 from ..nodes.ir import SglExpr, SglTools
 from ..nodes.primitives import assistant, gen, system, tool, user
 from ..program.program import Program, ProgramCall
@@ -102,9 +103,13 @@ class Toolbox(ToolSet):
         """
         try:
             tool, arguments = self._checked(call)
-            if tool.is_async:
-                return asyncio.run(tool.function(**arguments))  # type: ignore[misc]
-            return tool.function(**arguments)  # type: ignore[misc]
+            with observed_tool(call.name, call.arguments, call.id) as done:
+                if tool.is_async:
+                    result = asyncio.run(tool.function(**arguments))  # type: ignore[misc]
+                else:
+                    result = tool.function(**arguments)  # type: ignore[misc]
+                done(result)
+            return result
         except Exception as error:
             return _answer(error, raise_errors)
 
@@ -112,9 +117,13 @@ class Toolbox(ToolSet):
         """`run` for event loops: `async def` tools are awaited, others run in a thread."""
         try:
             tool, arguments = self._checked(call)
-            if tool.is_async:
-                return await tool.function(**arguments)  # type: ignore[misc]
-            return await asyncio.to_thread(tool.function, **arguments)  # type: ignore[arg-type]
+            with observed_tool(call.name, call.arguments, call.id) as done:
+                if tool.is_async:
+                    result = await tool.function(**arguments)  # type: ignore[misc]
+                else:
+                    result = await asyncio.to_thread(tool.function, **arguments)  # type: ignore[arg-type]
+                done(result)
+            return result
         except Exception as error:
             return _answer(error, raise_errors)
 

@@ -11,6 +11,7 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate
 from ...errors import BadValueError, RemoteError, RemoteProtocolError
 from ...sampling.choices import ChoicesDecision
+from ...sampling.token_prices import Prices
 from ..openai.completions_backend import chunks_of, template_for
 from ..openai.openai_constraints import ServerCapabilities, constraint_for
 from ..openai.openai_request import stops_of
@@ -37,12 +38,13 @@ class Anthropic(RemoteBackend):
     Text that begins the assistant's turn is sent as its beginning (prefill); newer models refuse that. With
     `prefill=False` the model starts its turns itself. All system turns together are the system prompt of every call.
     `hf_chat_template` affects only `s.text()`. `extra_body`: fields sent with each call, such as "thinking".
-    `timeout` (seconds for a call with its retries), `retries` (or `max_retries`), `backoff` and `max_concurrency` are
-    those of RemoteBackend; `api_key`, `base_url` and all others go to `anthropic.AsyncAnthropic`. `token_usage` counts
-    the tokens of all calls.
+    `timeout` (seconds for a call with its retries), `retries` (or `max_retries`), `backoff`, `max_concurrency` and
+    `prices` are those of RemoteBackend; `api_key`, `base_url` and all others go to `anthropic.AsyncAnthropic`.
+    `token_usage` counts the tokens of all calls.
     Raises MissingPackageError without the package, BadValueError for options that its client refuses.
     """
 
+    provider = "anthropic"
     takes_media = frozenset({"image"})
     takes_seed = False
 
@@ -58,6 +60,7 @@ class Anthropic(RemoteBackend):
         max_retries: int | None = None,
         backoff: float = 0.5,
         max_concurrency: int = 256,
+        prices: Prices | None = None,
         **client_kw: Any,
     ) -> None:
         super().__init__(
@@ -65,6 +68,7 @@ class Anthropic(RemoteBackend):
             retries=retries if max_retries is None else max_retries,
             backoff=backoff,
             max_concurrency=max_concurrency,
+            prices=prices,
             chat_template=chat_template or template_for(model_name),
         )
         self.model_name = model_name

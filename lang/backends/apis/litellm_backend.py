@@ -19,6 +19,7 @@ class LiteLLM(CompletionsBackend):
     Raises MissingPackageError without the package.
     """
 
+    provider = "litellm"
     takes_seed = False  # that depends on the provider
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...chat import ChatTemplate
 from ...errors import BadValueError
+from ...sampling.token_prices import Prices
 from ..apis.provider_sdk import CONNECT_SECONDS, require
 from ..remote.remote_event_loop import PerEventLoop, remote_loop
 from .completions_backend import CompletionsBackend
@@ -73,11 +74,13 @@ class OpenAI(CompletionsBackend):
                    if it knows the model
     extra_body     fields sent with each call
 
-    `timeout` (seconds for a call with its retries), `retries` (or `max_retries`), `backoff` and `max_concurrency` are
-    those of RemoteBackend; `api_key`, `base_url`, `organization` and all others go to `openai.AsyncOpenAI`.
+    `timeout` (seconds for a call with its retries), `retries` (or `max_retries`), `backoff`, `max_concurrency` and
+    `prices` are those of RemoteBackend; `api_key`, `base_url`, `organization` and others go to `openai.AsyncOpenAI`.
     `token_usage` counts the tokens of all calls.
     Raises MissingPackageError without the package, BadValueError for options that its client refuses.
     """
+
+    provider = "openai"
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class OpenAI(CompletionsBackend):
         max_retries: int | None = None,
         backoff: float = 0.5,
         max_concurrency: int = 256,
+        prices: Prices | None = None,
         **client_kw: Any,
     ) -> None:
         super().__init__(
@@ -110,6 +114,7 @@ class OpenAI(CompletionsBackend):
             retries=retries if max_retries is None else max_retries,
             backoff=backoff,
             max_concurrency=max_concurrency,
+            prices=prices,
         )
         self.extra_body = dict(extra_body or {})
         self._new_client = self._client_maker(is_azure, args, client_kw)

@@ -14,6 +14,7 @@ from ...chat import ChatTemplate, get_chat_template
 from ...errors import BadValueError, RemoteError, RemoteTimeoutError, UnsupportedByBackendError, check_text
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import DEFAULTS, SamplingOptions
+from ...sampling.token_prices import Prices
 from .remote_event_loop import PerEventLoop
 from .remote_prompt import RemotePrompt
 from .remote_stream import RemoteStream
@@ -27,7 +28,8 @@ class RemoteBackend(Backend):
 
     `timeout`: seconds for one call with its retries, from its start. `retries`: how often to repeat a call after a
     temporary failure (no connection, 408, 409, 425, 429, 5xx), after about `backoff` seconds, doubled each time.
-    `max_concurrency`: the most calls at a time. `hf_chat_template`: a template or its name.
+    `max_concurrency`: the most calls at a time. `prices`: what a million tokens cost, for `Usage.cost`.
+    `hf_chat_template`: a template or its name.
 
     Subclasses define `complete` and, if they can, `choose` and `warm`. They raise RemoteError for failures of the
     server or the network (`retryable` if another try may help) and UnsupportedByBackendError for requests that cannot
@@ -44,12 +46,16 @@ class RemoteBackend(Backend):
         backoff: float = 0.5,
         max_concurrency: int = 256,
         chat_template: ChatTemplate | str | None = None,
+        prices: Prices | None = None,
     ) -> None:
         if timeout <= 0 or retries < 0 or backoff < 0 or max_concurrency < 1:
             raise BadValueError(
                 f"timeout={timeout}, retries={retries}, backoff={backoff}, max_concurrency={max_concurrency}: "
                 "give a timeout above 0, at least 0 retries and backoff, and a concurrency of 1 or more"
             )
+        if prices is not None and not isinstance(prices, Prices):
+            raise BadValueError(f"prices={prices!r}: give sgl.Prices(input=..., output=...), for a million tokens")
+        self.prices = prices
         self.timeout = timeout
         self.policy = RetryPolicy(retries, backoff)
         self.max_concurrency = max_concurrency

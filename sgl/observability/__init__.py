@@ -1,0 +1,1 @@
+"""Programs as other tools see them: spans for OpenTelemetry."""
