@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.nano_prompts import START, PromptField, extraction, render, schema_of
+from sgl.runtime.nano.nano_prompts import PromptField, extraction, render, schema_of
 from training.synthetic import Concept, Documents, Split, documents
 from training.values import load_pools
 
@@ -34,7 +34,7 @@ class Asked:
     @property
     def prompt(self) -> str:
         """The whole prompt in the words that the bundled model was trained on."""
-        return START + render(extraction(self.fields, self.text)) + MEMBER
+        return render(extraction(self.fields, self.text)) + MEMBER
 
     def row(self) -> dict[str, Any]:
         """For other processes, as JSON."""

@@ -25,6 +25,7 @@ Work = Callable[[list[Row]], list[str]]
 
 def outlines(model: str) -> Work:
     from outlines import Generator, from_transformers
+    from outlines.inputs import Chat
     from outlines.types import JsonSchema
 
     loaded = from_transformers(*transformers_model(model))
@@ -33,7 +34,8 @@ def outlines(model: str) -> Work:
         texts: list[str] = []
         for part in parts(rows):
             generator = Generator(loaded, JsonSchema(part[0]["schema"]))
-            texts += generator.batch([row["prompt"] for row in part], max_new_tokens=MOST_TOKENS, do_sample=False)
+            prompts = [Chat(row["messages"]) for row in part]  # a text would become a user turn of the chat template
+            texts += generator.batch(prompts, max_new_tokens=MOST_TOKENS, do_sample=False)
         return texts
 
     return work
