@@ -121,10 +121,10 @@ def measured(systems: dict[str, Callable[[], Answers]], rows: list[Asked], runs:
 
 
 def show(results: dict[str, dict[str, Any]], count: int) -> None:
-    own = results["sgl"]["seconds"]
     print(f"{count} documents\n{'':12} {'fields':>8} {'documents':>10} {'seconds':>9} {'of sgl':>7}")
     for name, row in results.items():
-        print(f"{name:12} {row['fields']:8.1%} {row['documents']:10.1%} {row['seconds']:9.2f} {per_sgl:6.1f}x")
+        times = row["seconds"] / results["sgl"]["seconds"]
+        print(f"{name:12} {row['fields']:8.1%} {row['documents']:10.1%} {row['seconds']:9.2f} {times:6.1f}x")
 
 
 if __name__ == "__main__":
