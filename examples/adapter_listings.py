@@ -91,7 +91,7 @@ OFFERS: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
 
 
 @sgl.function
-def read_offer(s, kind, offer):
+def read_offer(s: sgl.State, kind: dict[str, Any], offer: str):
     s += sgl.system(sgl.fields(kind)) + sgl.user(offer)
     s += sgl.assistant(sgl.gen("offer", json_schema=kind, max_tokens=160, temperature=0))
 

@@ -11,6 +11,7 @@ import re
 import sys
 
 import sgl
+from sgl.lang.tools import Toolbox
 
 CONTACTS = {"maria": "+49 30 5550 143", "john": "+1 415 555 0199", "aisha": "+44 20 7946 0018"}
 TASKS: list[str] = []
@@ -38,7 +39,7 @@ def add_todo(task: str):
 
 
 @sgl.function
-def agent(s, questions, toolbox, most_steps=3):
+def agent(s: sgl.State, questions: list[str], toolbox: Toolbox, most_steps: int = 3):
     s += sgl.system(toolbox)
     for question in questions:
         print(f"\nuser       {question}")

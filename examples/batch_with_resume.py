@@ -62,7 +62,7 @@ def mails(count: int) -> Iterator[tuple[str, dict]]:
 
 
 @sgl.function
-def read_mail(s, mail):
+def read_mail(s: sgl.State, mail: str) -> Booking:
     s += sgl.system(sgl.fields(Booking))
     s += sgl.user(mail)
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))

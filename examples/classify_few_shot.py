@@ -41,7 +41,7 @@ def task(described: bool = True) -> str:
 
 
 @sgl.function
-def classify(s, text, shots, described):
+def classify(s: sgl.State, text: str, shots: list[Row], described: bool):
     s += sgl.system(task(described))
     for shot in shots:
         s += sgl.user(shot["text"]) + sgl.assistant(label(shot))
@@ -49,12 +49,12 @@ def classify(s, text, shots, described):
     s += sgl.assistant(sgl.select("label", [name for name, _ in LABELS.values()]))
 
 
-def certainty(state: sgl.ProgramState) -> float:
+def certainty(state: sgl.State) -> float:
     """How likely the model holds its choice to be, given that it is one of them."""
     return max(state.probs("label").values())
 
 
-def measure(engine: sgl.Engine, rows: list[Row], shots: list[Row], described: bool) -> list[sgl.ProgramState]:
+def measure(engine: sgl.Engine, rows: list[Row], shots: list[Row], described: bool) -> list[sgl.State]:
     """Classify all rows and print a line of the table."""
     before, started = engine.stats(), time.perf_counter()
     items = [{"text": row["text"], "shots": shots, "described": described} for row in rows]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from classify_few_shot import LABELS, SAMPLE, label, task
+from classify_few_shot import LABELS, SAMPLE, Row, label, task
 
 import sgl
 
@@ -39,7 +39,7 @@ class LeastCost(sgl.ChoicesMethod):
 
 
 @sgl.function
-def classify(s, text, shots, method):
+def classify(s: sgl.State, text: str, shots: list[Row], method: sgl.ChoicesMethod):
     s += sgl.system(task())
     for shot in shots:
         s += sgl.user(shot["text"]) + sgl.assistant(label(shot))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from typing import Any
 
 import sgl
 
@@ -66,7 +67,7 @@ def asked(question: str) -> str:
 
 
 @sgl.function
-def answer(s, question):
+def answer(s: sgl.State, question: str) -> dict[str, Any]:
     field = asked(question)
     begun = f'{{"{field}": "'
     s += sgl.system(sgl.fields({"type": "object", "properties": {field: {"type": "string"}}}))

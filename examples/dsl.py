@@ -91,7 +91,7 @@ class House(lark.Visitor):
 
 
 @sgl.function
-def write(s, order):
+def write(s: sgl.State, order: str) -> list[str]:
     s += sgl.system(STATEMENTS)
     sentences = re.split(r"(?<=[.!?]) ", order)
     forks = s.fork(len(sentences))

@@ -37,7 +37,7 @@ class Mail(BaseModel):
 
 
 @sgl.function
-async def read_mail(s, mail):
+async def read_mail(s: sgl.AsyncState, mail: str) -> Booking:
     s += sgl.system(sgl.fields(Booking))
     s += sgl.user(mail)
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))

@@ -53,7 +53,7 @@ def about(service: Service) -> str:
 
 
 @sgl.function
-def track(s, turns, services):
+def track(s: sgl.State, turns: list[tuple[str, str]], services: list[dict[str, Any]]):
     s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
@@ -88,7 +88,7 @@ def main() -> None:
     )
 
 
-def report(dialogues: list[dict[str, Any]], states: list[sgl.ProgramState]) -> None:
+def report(dialogues: list[dict[str, Any]], states: list[sgl.State]) -> None:
     right = total = 0
     print(f"\n{'dialogue':10} {'service':14} {'right':5}  what the customer wants")
     for dialogue, state in zip(dialogues, states, strict=True):

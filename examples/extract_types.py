@@ -38,7 +38,7 @@ class Booking:
 
 
 @sgl.function
-def read_mail(s, mail):
+def read_mail(s: sgl.State, mail: str) -> Booking:
     s += sgl.system(sgl.fields(Booking))
     s += sgl.user(mail)
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))

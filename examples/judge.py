@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import sgl
 
@@ -50,7 +50,7 @@ class Verdict:
 
 
 @sgl.function
-def judge(s: sgl.ProgramState, review: str):
+def judge(s: sgl.State, review: str) -> dict[str, Any]:
     forks = s.fork(len(MOODS) + 1)
     for branch, labels in zip(forks, (*MOODS, TOPICS), strict=True):
         branch += sgl.system(sgl.labels(labels))

@@ -61,7 +61,7 @@ def act(action: str) -> tuple[str, dict[str, str]]:
 
 
 @sgl.function
-def react(s, question, most_steps=4):
+def react(s: sgl.State, question: str, most_steps: int = 4) -> list[str]:
     s += sgl.system(TASK)
     trace = []
     for _ in range(most_steps):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from extract_bookings import SAMPLE, TASK, about, intents, slots, transcript
 
@@ -21,7 +22,7 @@ TALK = [
 
 
 @sgl.function
-def track(s, turns, services):
+def track(s: sgl.State, turns: list[tuple[str, str]], services: list[dict[str, Any]]):
     s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):

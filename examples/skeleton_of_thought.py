@@ -23,7 +23,9 @@ Plan = dict[str, dict[str, Any]]
 
 
 @sgl.function
-def plan(s, turns, services, one_by_one):
+def plan(
+    s: sgl.State, turns: list[tuple[str, str]], services: list[dict[str, Any]], one_by_one: bool
+) -> dict[str, Any]:
     s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):

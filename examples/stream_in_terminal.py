@@ -30,7 +30,7 @@ except ImportError as missing:
 
 
 @sgl.function
-def track(s, turns, service):
+def track(s: sgl.State, turns: list[tuple[str, str]], service: dict[str, Any]):
     s += sgl.system(TASK) + sgl.user(transcript(turns))
     s += sgl.user(sgl.fields(slots(service), about(service)))
     s += sgl.assistant(sgl.select("intent", intents(service)))
@@ -45,7 +45,7 @@ class Row:
 
     async def follow(self, engine: sgl.Engine, slowly: float) -> None:
         started = time.perf_counter()
-        state = track.run(**self.item, backend=engine, temperature=0, stream=True)
+        state = track.with_options(backend=engine, temperature=0, stream=True).run(**self.item)
         async for part in state.text_async_iter("intent"):
             self.intent += part
         async for part in state.text_async_iter("slots"):

@@ -86,7 +86,7 @@ def sql_grammar(columns: dict[str, Any]) -> str:
 
 
 @sgl.function
-def translate(s, request, columns):
+def translate(s: sgl.State, request: str, columns: dict[str, Any]):
     s += sgl.system(sgl.fields({"type": "object", "properties": columns}))
     s += sgl.user(request)
     s += sgl.assistant(sgl.gen("query", ebnf=sql_grammar(columns), max_tokens=90))

@@ -69,7 +69,7 @@ def adds_up(reading: Reading) -> bool:
 
 
 @sgl.function
-def read(s, document, beam):
+def read(s: sgl.State, document: str, beam: int) -> Reading:
     """Returns the best reading; of several that add up, and if none does, the likeliest."""
     s += sgl.system(sgl.fields(Invoice)) + sgl.user(document) + sgl.assistant_begin()
     numbers = sorted({found.replace(",", "") for found in re.findall(r"\d[\d,]*(?<!,)", document)})

@@ -9,6 +9,7 @@ passes describes a run that can happen.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ import sgl
 
 
 @sgl.function
-def handle(s, mail, most_tries=2):
+def handle(s: sgl.State, mail: str, most_tries: int = 2) -> dict[str, Any]:
     """The program under test: the kind of a mail and, for a refund, the amount, which it may ask for twice."""
     s += sgl.system("You sort the mail of a shop.")
     s += sgl.user(mail)

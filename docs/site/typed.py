@@ -51,7 +51,7 @@ class Even(BaseModel):
         return value
 
 @sgl.function
-def pick(s):
+def pick(s: sgl.State):
     s += sgl.gen("x", Even)
 
 state = pick.run(backend=sgl.Scripted({"x": '{"number": 3}'}))
