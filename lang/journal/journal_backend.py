@@ -124,6 +124,11 @@ class JournalBackend(Backend):
         inner = self._session.inner
         return inner.get_model_name() if inner else str(self.journal.header["model"])
 
+    @property
+    def masks_logprobs(self) -> bool:
+        inner = self._session.inner
+        return inner.masks_logprobs if inner else bool(self.journal.header.get("masks_logprobs"))
+
     def cache_prefix(self, text: str) -> None:
         if self._session.inner is not None:
             self._session.inner.cache_prefix(text)
@@ -237,7 +242,8 @@ _beginning = threading.Lock()
 def _header(inner: Backend, seed: int | None) -> dict[str, Any]:
     template = header_of(inner.get_chat_template())
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    return {"sgl": _version(), "model": inner.get_model_name(), "chat_template": template, "seed": drawn}
+    header = {"sgl": _version(), "model": inner.get_model_name(), "chat_template": template, "seed": drawn}
+    return {**header, "masks_logprobs": True} if inner.masks_logprobs else header
 
 
 def _check_model(journal: Journal, inner: Backend) -> None:

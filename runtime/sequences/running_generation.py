@@ -51,7 +51,8 @@ class RunningGeneration:
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
         self.result: Generation | TruncatedError | None = None
-        self.jumps = life.text.jumps is not None and self.matcher is not None and self.logprobs is None
+        self.jumps = life.text.jumps is not None and self.matcher is not None
+        self.jumps &= self.logprobs is None or params.masked_logprobs  # a forced token has no other probability
         self.row = SamplingRow(
             params,
             seed=life.seed() if params.seed is None else params.seed,
@@ -184,6 +185,7 @@ class RunningGeneration:
         if jump is None:
             return
         self.matcher, self._stage = matcher, JUMPED
+        self._note_jump(jump.drop, jump.token_ids)
         self._finish = self.stops.rewrite(jump.drop, jump.token_ids)
         self.life.truncate(seq, len(seq) - jump.drop)
         seq.tokens.extend(jump.token_ids)
@@ -277,6 +279,17 @@ class RunningGeneration:
             self.logprobs.append((samples.logprobs[index] or 0.0, samples.ids[index]))
         if self.top_logprobs is not None and samples.top is not None:
             self.top_logprobs.append(samples.top[index] or [])
+
+    def _note_jump(self, drop: int, token_ids: list[int]) -> None:
+        """The first of the new tokens has what was chosen of their text; the others are forced."""
+        if self.logprobs is None:
+            return
+        kept = len(self.logprobs) - drop
+        chosen = sum((logprob for logprob, _ in self.logprobs[kept:]), 0.0)
+        noted = [(chosen, token_ids[0]), *((0.0, token) for token in token_ids[1:])]
+        self.logprobs[kept:] = noted
+        if self.top_logprobs is not None:
+            self.top_logprobs[kept:] = [[pair] for pair in noted]
 
     def _stream(self, op: GenerationRequest) -> None:
         """Give out what will not be taken back."""

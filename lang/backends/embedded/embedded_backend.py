@@ -59,6 +59,10 @@ class EmbeddedBackend(Backend):
     def open_adapted(self, adapter: str) -> EmbeddedStream:
         return EmbeddedStream(self, self.engine.open(adapter=adapter), adapter=adapter)
 
+    @property
+    def masks_logprobs(self) -> bool:
+        return True
+
     def get_model_name(self) -> str:
         return str(self.engine.model_path)
 

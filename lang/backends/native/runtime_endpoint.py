@@ -56,6 +56,10 @@ class RuntimeEndpoint(RemoteBackend):
 
     # --- what programs ask -------------------------------------------------------------------------------
 
+    @property
+    def masks_logprobs(self) -> bool:
+        return bool(self.model_info.get("masks_logprobs"))
+
     def get_model_name(self) -> str:
         return str(self.model_info["model_path"])
 
@@ -88,7 +92,7 @@ class RuntimeEndpoint(RemoteBackend):
 
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
-            check_options(request.options, bool(self.model_info.get("closes_at_limit")))
+            check_options(request.options, bool(self.model_info.get("closes_at_limit")), self.masks_logprobs)
 
     async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         body = generate_body(prompt, request, stream=emit is not None)

@@ -71,6 +71,11 @@ class Scripted(Backend):
     def open_adapted(self, adapter: str) -> Stream:
         return ScriptedStream(self, adapter=adapter)
 
+    @property
+    def masks_logprobs(self) -> bool:
+        """An answer that is a `Generated` may have them in its meta_info."""
+        return True
+
     def get_model_name(self) -> str:
         return "scripted"
 
