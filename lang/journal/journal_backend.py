@@ -43,6 +43,8 @@ class JournalBackend(Backend):
     def __init__(self, session: ReplaySession, item: int = 0) -> None:
         self._session = session
         self._item = item
+        inner = session.inner
+        self.masks_logprobs = inner.masks_logprobs if inner else bool(self.journal.header.get("masks_logprobs"))
 
     def __enter__(self) -> JournalBackend:
         return self
@@ -123,11 +125,6 @@ class JournalBackend(Backend):
     def get_model_name(self) -> str:
         inner = self._session.inner
         return inner.get_model_name() if inner else str(self.journal.header["model"])
-
-    @property
-    def masks_logprobs(self) -> bool:
-        inner = self._session.inner
-        return inner.masks_logprobs if inner else bool(self.journal.header.get("masks_logprobs"))
 
     def cache_prefix(self, text: str) -> None:
         if self._session.inner is not None:

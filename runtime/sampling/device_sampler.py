@@ -102,8 +102,8 @@ class DeviceSampler:
             logits, columns = logits.index_select(0, scored), columns.index_select(0, scored)
         if masks := batch.scored_within(mask_rows):
             width = logits.shape[1] if self.vocab_size is None else min(self.vocab_size, logits.shape[1])
-            packed = self._masks(width).gather(list(masks.values()))
-            logits = within_masks(logits, list(masks), by_bits(packed)[:, :width])
+            pool = self._masks(width)
+            logits = within_masks(logits, masks, lambda rows: by_bits(pool.gather(rows))[:, :width])
         rows = torch.arange(len(logits), device=self.device)
         return raw_logprobs(logits, rows, columns, batch.top, self.vocab_size)
 

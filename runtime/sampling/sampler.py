@@ -32,8 +32,7 @@ class SampledTokens:
 
     Attributes:
         ids: a token a row; -1 where `errors` has the row.
-        logprobs: of the raw distribution, or of what the mask leaves of it, a float a row; None for rows that did not
-            ask; None when none did.
+        logprobs: raw, or among what the mask allows, a float a row; None for rows that did not ask, or when none did.
         top: per row the likeliest (logprob, id) pairs, likeliest first, without the impossible ones; None likewise.
         errors: row -> what is wrong with it.
     """
@@ -113,7 +112,7 @@ class Sampler:
         if not all(map(isfinite, peaks)):
             mark_errors(samples, np.array(peaks, np.float32))
         if batch.scored:
-            self._add_logprobs(samples, raw, batch, mask_rows)
+            self._add_logprobs(samples, raw, batch, batch.scored_within(mask_rows), logits.shape[1])
         return samples
 
     @torch.inference_mode()
@@ -181,18 +180,12 @@ class Sampler:
         return adjust(logits, tensors, None, owned=False)
 
     def _add_logprobs(
-        self,
-        samples: SampledTokens,
-        logits: Tensor,
-        batch: SamplingBatch,
-        mask_rows: Sequence[np.ndarray | None] | None,
+        self, samples: SampledTokens, logits: Tensor, batch: SamplingBatch, masks: dict[int, np.ndarray], width: int
     ) -> None:
         every = len(batch.scored) == len(batch)
         rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
-        if masks := batch.scored_within(mask_rows):
-            width = logits.shape[1] if self.vocab_size is None else min(self.vocab_size, logits.shape[1])
-            expander = self._masks(batch.tensors(width, logits.device))
-            rows = within_masks(rows, list(masks), expander.expand(list(masks.values())))
+        if masks:
+            rows = within_masks(rows, masks, self._masks(batch.tensors(width, logits.device)).expand)
         ids = [[max(samples.ids[i], 0)] for i in batch.scored]
         pairs, tops = top_logprobs(rows, ids, batch.top, self.vocab_size)
         place_logprobs(samples, batch, [logprob for ((logprob, _),) in pairs], tops)
@@ -311,5 +304,4 @@ def place_logprobs(
     samples.logprobs, samples.top = [None] * len(batch), [None] * len(batch)
     for index, logprob, top in zip(batch.scored, logprobs, tops, strict=True):
         samples.logprobs[index] = logprob
-        wanted = top[: batch.rows[index].params.top_logprobs]
-        samples.top[index] = [pair for pair in wanted if pair[0] > -inf]
+        samples.top[index] = [pair for pair in top[: batch.rows[index].params.top_logprobs] if pair[0] > -inf]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -71,14 +71,17 @@ def raw_logprobs(
     return values, best.float() - norm.unsqueeze(1), found
 
 
-def within_masks(logits: Tensor, places: Sequence[int], masks: Tensor) -> Tensor:
-    """A float32 copy of logits [n, V] whose rows at `places` have only what their mask allows.
+def within_masks(
+    logits: Tensor, masks: Mapping[int, np.ndarray], expand: Callable[[Sequence[np.ndarray]], Tensor]
+) -> Tensor:
+    """A float32 copy of logits [n, V] whose rows with a packed mask have only what that allows.
 
-    masks: float32 [len(places), columns], 0 where a token is allowed and -inf where it is not; columns after them are not.
+    expand: of m packed masks float32 [m, columns], 0 where a token is allowed and -inf where it is not. Columns after
+        those are not allowed.
     """
     copy = logits.to(torch.float32, copy=True)
-    rows = upload(np.array(places, np.int64), logits.device)
-    allowed = copy[rows, : masks.shape[1]] + masks
+    rows, added = upload(np.array([*masks], np.int64), logits.device), expand([*masks.values()])
+    allowed = copy[rows, : added.shape[1]] + added
     copy[rows] = F.pad(allowed, (0, copy.shape[1] - allowed.shape[1]), value=-torch.inf)
     return copy
 

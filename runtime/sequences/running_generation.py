@@ -14,7 +14,7 @@ from ..sampling.sampler import NO_TOKEN
 from .generation import Chunk, Generation, GenerationRequest, TokenLogprobs
 from .pending_grammar import PendingGrammar
 from .sequence_state import SequenceEngine, SequenceState
-from .stop_checker import GenerationFinish, StopChecker, aligned, completed
+from .stop_checker import GenerationFinish, StopChecker, aligned, completed, replace_forced
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -185,7 +185,8 @@ class RunningGeneration:
         if jump is None:
             return
         self.matcher, self._stage = matcher, JUMPED
-        self._note_jump(jump.drop, jump.token_ids)
+        if self.logprobs is not None:
+            replace_forced(self.logprobs, self.top_logprobs, jump.drop, jump.token_ids)
         self._finish = self.stops.rewrite(jump.drop, jump.token_ids)
         self.life.truncate(seq, len(seq) - jump.drop)
         seq.tokens.extend(jump.token_ids)
@@ -279,17 +280,6 @@ class RunningGeneration:
             self.logprobs.append((samples.logprobs[index] or 0.0, samples.ids[index]))
         if self.top_logprobs is not None and samples.top is not None:
             self.top_logprobs.append(samples.top[index] or [])
-
-    def _note_jump(self, drop: int, token_ids: list[int]) -> None:
-        """The first of the new tokens has what was chosen of their text; the others are forced."""
-        if self.logprobs is None:
-            return
-        kept = len(self.logprobs) - drop
-        chosen = sum((logprob for logprob, _ in self.logprobs[kept:]), 0.0)
-        noted = [(chosen, token_ids[0]), *((0.0, token) for token in token_ids[1:])]
-        self.logprobs[kept:] = noted
-        if self.top_logprobs is not None:
-            self.top_logprobs[kept:] = [[pair] for pair in noted]
 
     def _stream(self, op: GenerationRequest) -> None:
         """Give out what will not be taken back."""

@@ -34,6 +34,7 @@ class EmbeddedBackend(Backend):
     the known template that matches the model's path, else `default`.
     """
 
+    masks_logprobs = True
     shows_prompt_token = (
         False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
     )
@@ -58,10 +59,6 @@ class EmbeddedBackend(Backend):
 
     def open_adapted(self, adapter: str) -> EmbeddedStream:
         return EmbeddedStream(self, self.engine.open(adapter=adapter), adapter=adapter)
-
-    @property
-    def masks_logprobs(self) -> bool:
-        return True
 
     def get_model_name(self) -> str:
         return str(self.engine.model_path)

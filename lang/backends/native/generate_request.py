@@ -30,8 +30,8 @@ def check_options(options: SamplingOptions, closes: bool, masks_logprobs: bool) 
     """
     if options.masked_logprobs and not masks_logprobs:
         raise UnsupportedByBackendError(
-            "this server has no masked_logprobs: it is not a server of `sgl serve` that has it; leave it out, or use an "
-            "sgl.Engine in this process"
+            "this server has no masked_logprobs: it is not a server of `sgl serve` that has it; leave it out, or use "
+            "an sgl.Engine in this process"
         )
     if options.close_at_limit and not closes:
         raise UnsupportedByBackendError(

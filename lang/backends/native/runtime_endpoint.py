@@ -49,16 +49,13 @@ class RuntimeEndpoint(RemoteBackend):
         self.client = JsonHttpClient(base_url, api_key, verify)
         self.base_url = self.client.base_url
         self.model_info: dict[str, Any] = self._model_info()
+        self.masks_logprobs = bool(self.model_info.get("masks_logprobs"))
         if chat_template_name is None:
             self.chat_template = get_chat_template_by_model_path(self.get_model_name())
         self._incremental: bool | None = None
         self._asking = PerEventLoop(asyncio.Lock)
 
     # --- what programs ask -------------------------------------------------------------------------------
-
-    @property
-    def masks_logprobs(self) -> bool:
-        return bool(self.model_info.get("masks_logprobs"))
 
     def get_model_name(self) -> str:
         return str(self.model_info["model_path"])

@@ -60,6 +60,8 @@ class Scripted(Backend):
     `calls` lists the ScriptedCalls so far. Words count as tokens. It starts no threads unless you script delays.
     """
 
+    masks_logprobs = True  # an answer that is a `Generated` may have them in its meta_info
+
     def __init__(self, script: Any, *, chat_template: str | ChatTemplate | None = None) -> None:
         self.chat_template = _template(chat_template)
         self.calls: list[ScriptedCall] = []
@@ -70,11 +72,6 @@ class Scripted(Backend):
 
     def open_adapted(self, adapter: str) -> Stream:
         return ScriptedStream(self, adapter=adapter)
-
-    @property
-    def masks_logprobs(self) -> bool:
-        """An answer that is a `Generated` may have them in its meta_info."""
-        return True
 
     def get_model_name(self) -> str:
         return "scripted"
