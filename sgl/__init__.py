@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from sgl.lang.sgl_function import SglFunction, function
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
+    from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
     from sgl.runtime.engine import Engine
 
 _HOMES = {
@@ -108,6 +109,7 @@ _HOMES = {
     "sgl.lang.tools.chat_messages": ("messages",),
     "sgl.lang.tools.toolbox": ("tools",),
     "sgl.lang.report": ("report",),
+    "sgl.lang.typed.copied_text": ("Quote", "Span", "copied", "copied_spans"),
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
 }
@@ -148,14 +150,18 @@ __all__ = [
     "ProgramError",
     "ProgramState",
     "ProgramStateGroup",
+    "Quote",
     "RuntimeEndpoint",
     "Scripted",
     "SglFunction",
+    "Span",
     "State",
     "Usage",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "copied",
+    "copied_spans",
     "fields",
     "flush_cache",
     "function",
