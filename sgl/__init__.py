@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sgl.lang.sampling.choices import (
         Choice,
         ChoicesMethod,
+        answer_likelihood,
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
@@ -60,11 +61,19 @@ if TYPE_CHECKING:
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
     from sgl.runtime.engine import Engine
+    from sgl.tasks.calibrate import calibrate
+    from sgl.tasks.calibration import Calibration
+    from sgl.tasks.classify import classify
+    from sgl.tasks.classify_program import Classification
+    from sgl.tasks.decide import decide
+    from sgl.tasks.decide_program import Decision
+    from sgl.tasks.questions import choice, predicate, score
 
 _HOMES = {
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
+        "answer_likelihood",
         "greedy_token_selection",
         "token_length_normalized",
         "unconditional_likelihood_normalized",
@@ -110,6 +119,13 @@ _HOMES = {
     "sgl.lang.report": ("report",),
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
+    "sgl.tasks.calibrate": ("calibrate",),
+    "sgl.tasks.calibration": ("Calibration",),
+    "sgl.tasks.classify": ("classify",),
+    "sgl.tasks.classify_program": ("Classification",),
+    "sgl.tasks.decide": ("decide",),
+    "sgl.tasks.decide_program": ("Decision",),
+    "sgl.tasks.questions": ("choice", "predicate", "score"),
 }
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
@@ -123,7 +139,6 @@ _MEANT = {
     "complete": "gen",
     "completion": "gen",
     "choose": "select",
-    "choice": "select",
     "choices": "select",
     "LLM": "Engine",
     "program": "function",
@@ -137,9 +152,12 @@ __all__ = [
     "AsyncProgramState",
     "Budget",
     "BudgetExceeded",
+    "Calibration",
     "Choice",
     "ChoicesMethod",
+    "Classification",
     "DeadlineExceeded",
+    "Decision",
     "Engine",
     "Journal",
     "LiteLLM",
@@ -153,9 +171,14 @@ __all__ = [
     "SglFunction",
     "State",
     "Usage",
+    "answer_likelihood",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "calibrate",
+    "choice",
+    "classify",
+    "decide",
     "fields",
     "flush_cache",
     "function",
@@ -169,10 +192,12 @@ __all__ = [
     "messages",
     "once",
     "plain",
+    "predicate",
     "record",
     "replay",
     "report",
     "resume",
+    "score",
     "select",
     "separate_reasoning",
     "set_default_backend",
