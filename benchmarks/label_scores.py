@@ -2,8 +2,8 @@
 
     python benchmarks/label_scores.py [--data ../shared/data] [--rows 350] [--keep]
 
-The texts are utterances of SNIPS (CC0) that the bundled model has not seen: the 70 of examples/data, or with --data more
-of them. Each set of labels is scored with and without the end of the turn after the label, and without the prompt.
+The texts are utterances of SNIPS (CC0) that the bundled model has not seen: the 70 of examples/data, or with --data
+more of them. Each set of labels is scored with and without the end of the turn after the label, and without the prompt.
 Log loss is the mean -log(probability of the right label). --keep writes results/label_scores.txt.
 """
 

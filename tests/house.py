@@ -182,7 +182,8 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
 
 
 def main(root: Path = ROOT, table: dict[str, Rows] = ROOMS | SUBROOMS) -> int:
-    rings = circles([edge for edge in imports(root) if not (edge.typing and edge.source == "sgl")])  # it shows all names
+    edges = [edge for edge in imports(root) if not (edge.typing and edge.source == "sgl")]  # there it shows all names
+    rings = circles(edges)
     names = house_names.names(root)
     problems = [
         *sizes(root),

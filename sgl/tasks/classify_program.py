@@ -24,7 +24,7 @@ class Classification(Generic[Label]):
 
     labels: with `multi`, the labels whose probability reaches the threshold, most likely first; else the label alone,
     or nothing for "none of these".
-    probs: the probability of each label, most likely first. They sum to 1; with `multi` each is independent of the others.
+    probs: the probability of each label, most likely first. They sum to 1; with `multi` they are independent.
     confidence: the probability that `labels` is right: that of the label, or with `multi` the product over all labels
     of the probability of the answer that each got.
     """

@@ -5,6 +5,8 @@ import enum
 import json
 import math
 import pickle
+import re
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,6 +15,8 @@ import pytest
 import sgl
 from sgl.lang.errors import BadValueError, BatchError, ProgramError, UnknownOptionError, UnsupportedByBackendError
 from sgl.tasks.calibration_fit import fit, held_out, log_softmax
+
+ROOT = Path(__file__).parents[2]
 
 
 class Kind(enum.Enum):
@@ -178,6 +182,17 @@ def test_outside_of_a_turn_the_end_is_unknown():
 
     with pytest.raises(ProgramError, match="one of the choices is the beginning of another"):
         bare.run(backend=scores(art=0.5, artist=0.5))["label"]
+
+
+# --- the page ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["classify_program.py", "decide_program.py"])
+def test_the_page_quotes_the_programs(file):
+    page = (ROOT / "docs/classify.md").read_text(encoding="utf-8")
+    source = (ROOT / "sgl/tasks" / file).read_text(encoding="utf-8")
+    programs = re.findall(r"^@sgl\.function\n.*?(?=\n\n\n|\Z)", source, re.M | re.S)
+    assert programs and all(program.strip() in page for program in programs)
 
 
 # --- calibration -----------------------------------------------------------------------------------------
