@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sgl.lang.sampling.choices import (
         Choice,
         ChoicesMethod,
+        answer_likelihood,
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
@@ -61,14 +62,22 @@ if TYPE_CHECKING:
     from sgl.lang.tools.toolbox import tools
     from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
     from sgl.runtime.engine import Engine
+    from sgl.tasks.calibrate import calibrate
+    from sgl.tasks.calibration import Calibration
+    from sgl.tasks.classify import classify
+    from sgl.tasks.classify_program import Classification
+    from sgl.tasks.decide import decide
+    from sgl.tasks.decide_program import Decision
     from sgl.tasks.examples import examples
     from sgl.tasks.extract import extract
     from sgl.tasks.extract_program import Extraction
+    from sgl.tasks.questions import choice, predicate, score
 
 _HOMES = {
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
+        "answer_likelihood",
         "greedy_token_selection",
         "token_length_normalized",
         "unconditional_likelihood_normalized",
@@ -118,6 +127,13 @@ _HOMES = {
     "sgl.tasks.examples": ("examples",),
     "sgl.tasks.extract": ("extract",),
     "sgl.tasks.extract_program": ("Extraction",),
+    "sgl.tasks.calibrate": ("calibrate",),
+    "sgl.tasks.calibration": ("Calibration",),
+    "sgl.tasks.classify": ("classify",),
+    "sgl.tasks.classify_program": ("Classification",),
+    "sgl.tasks.decide": ("decide",),
+    "sgl.tasks.decide_program": ("Decision",),
+    "sgl.tasks.questions": ("choice", "predicate", "score"),
 }
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
@@ -131,7 +147,6 @@ _MEANT = {
     "complete": "gen",
     "completion": "gen",
     "choose": "select",
-    "choice": "select",
     "choices": "select",
     "LLM": "Engine",
     "program": "function",
@@ -145,9 +160,12 @@ __all__ = [
     "AsyncProgramState",
     "Budget",
     "BudgetExceeded",
+    "Calibration",
     "Choice",
     "ChoicesMethod",
+    "Classification",
     "DeadlineExceeded",
+    "Decision",
     "Engine",
     "Extraction",
     "Journal",
@@ -164,11 +182,16 @@ __all__ = [
     "Span",
     "State",
     "Usage",
+    "answer_likelihood",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "calibrate",
+    "choice",
+    "classify",
     "copied",
     "copied_spans",
+    "decide",
     "examples",
     "extract",
     "fields",
@@ -184,10 +207,12 @@ __all__ = [
     "messages",
     "once",
     "plain",
+    "predicate",
     "record",
     "replay",
     "report",
     "resume",
+    "score",
     "select",
     "separate_reasoning",
     "set_default_backend",
