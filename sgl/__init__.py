@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
-    from sgl.lang.program.async_program_state import AsyncProgramState
+    from sgl.lang.program.async_program_state import AsyncProgramState, AsyncState
     from sgl.lang.program.program_state import ProgramState, State
     from sgl.lang.program.state_group import ProgramStateGroup
     from sgl.lang.report import report
@@ -86,7 +86,7 @@ _HOMES = {
     "sgl.lang.backends.default_backend": ("flush_cache", "get_server_info", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
     "sgl.lang.sgl_function": ("SglFunction", "function"),
-    "sgl.lang.program.async_program_state": ("AsyncProgramState",),
+    "sgl.lang.program.async_program_state": ("AsyncProgramState", "AsyncState"),
     "sgl.lang.program.state_group": ("ProgramStateGroup",),
     "sgl.lang.interpreter.token_usage": ("Budget", "Usage"),
     "sgl.lang.nodes.description_primitives": ("fields", "labels"),
@@ -158,6 +158,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDE
 __all__ = [
     "Anthropic",
     "AsyncProgramState",
+    "AsyncState",
     "Budget",
     "BudgetExceeded",
     "Calibration",
