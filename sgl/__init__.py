@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sgl.lang.sampling.choices import (
         Choice,
         ChoicesMethod,
+        answer_likelihood,
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
@@ -61,12 +62,24 @@ if TYPE_CHECKING:
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
     from sgl.observability.program_spans import instrument, uninstrument
+    from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
     from sgl.runtime.engine import Engine
+    from sgl.tasks.calibrate import calibrate
+    from sgl.tasks.calibration import Calibration
+    from sgl.tasks.classify import classify
+    from sgl.tasks.classify_program import Classification
+    from sgl.tasks.decide import decide
+    from sgl.tasks.decide_program import Decision
+    from sgl.tasks.examples import examples
+    from sgl.tasks.extract import extract
+    from sgl.tasks.extract_program import Extraction
+    from sgl.tasks.questions import choice, predicate, score
 
 _HOMES = {
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
+        "answer_likelihood",
         "greedy_token_selection",
         "token_length_normalized",
         "unconditional_likelihood_normalized",
@@ -110,10 +123,21 @@ _HOMES = {
     "sgl.lang.tools.chat_messages": ("messages",),
     "sgl.lang.tools.toolbox": ("tools",),
     "sgl.lang.report": ("report",),
+    "sgl.lang.typed.copied_text": ("Quote", "Span", "copied", "copied_spans"),
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.lang.sampling.token_prices": ("Prices",),
     "sgl.observability.program_spans": ("instrument", "uninstrument"),
     "sgl.runtime.engine": ("Engine",),
+    "sgl.tasks.examples": ("examples",),
+    "sgl.tasks.extract": ("extract",),
+    "sgl.tasks.extract_program": ("Extraction",),
+    "sgl.tasks.calibrate": ("calibrate",),
+    "sgl.tasks.calibration": ("Calibration",),
+    "sgl.tasks.classify": ("classify",),
+    "sgl.tasks.classify_program": ("Classification",),
+    "sgl.tasks.decide": ("decide",),
+    "sgl.tasks.decide_program": ("Decision",),
+    "sgl.tasks.questions": ("choice", "predicate", "score"),
 }
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
@@ -127,7 +151,6 @@ _MEANT = {
     "complete": "gen",
     "completion": "gen",
     "choose": "select",
-    "choice": "select",
     "choices": "select",
     "LLM": "Engine",
     "program": "function",
@@ -142,10 +165,14 @@ __all__ = [
     "AsyncState",
     "Budget",
     "BudgetExceeded",
+    "Calibration",
     "Choice",
     "ChoicesMethod",
+    "Classification",
     "DeadlineExceeded",
+    "Decision",
     "Engine",
+    "Extraction",
     "Journal",
     "LiteLLM",
     "OpenAI",
@@ -154,14 +181,25 @@ __all__ = [
     "ProgramError",
     "ProgramState",
     "ProgramStateGroup",
+    "Quote",
     "RuntimeEndpoint",
     "Scripted",
     "SglFunction",
+    "Span",
     "State",
     "Usage",
+    "answer_likelihood",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "calibrate",
+    "choice",
+    "classify",
+    "copied",
+    "copied_spans",
+    "decide",
+    "examples",
+    "extract",
     "fields",
     "flush_cache",
     "function",
@@ -176,10 +214,12 @@ __all__ = [
     "messages",
     "once",
     "plain",
+    "predicate",
     "record",
     "replay",
     "report",
     "resume",
+    "score",
     "select",
     "separate_reasoning",
     "set_default_backend",
