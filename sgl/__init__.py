@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sgl.evaluation.compare import Comparison, compare
+    from sgl.evaluation.evaluate import evaluate
+    from sgl.evaluation.evaluation import Evaluation
+    from sgl.evaluation.tune import Tuned, tune
     from sgl.lang.backends.apis.anthropic_backend import Anthropic
     from sgl.lang.backends.apis.litellm_backend import LiteLLM
     from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
@@ -60,8 +64,14 @@ if TYPE_CHECKING:
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
     from sgl.runtime.engine import Engine
+    from sgl.tasks.nearest_examples import nearest
 
 _HOMES = {
+    "sgl.evaluation.compare": ("Comparison", "compare"),
+    "sgl.evaluation.tune": ("Tuned", "tune"),
+    "sgl.tasks.nearest_examples": ("nearest",),
+    "sgl.evaluation.evaluate": ("evaluate",),
+    "sgl.evaluation.evaluation": ("Evaluation",),
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
@@ -139,8 +149,10 @@ __all__ = [
     "BudgetExceeded",
     "Choice",
     "ChoicesMethod",
+    "Comparison",
     "DeadlineExceeded",
     "Engine",
+    "Evaluation",
     "Journal",
     "LiteLLM",
     "OpenAI",
@@ -152,10 +164,13 @@ __all__ = [
     "Scripted",
     "SglFunction",
     "State",
+    "Tuned",
     "Usage",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "compare",
+    "evaluate",
     "fields",
     "flush_cache",
     "function",
@@ -167,6 +182,7 @@ __all__ = [
     "journal",
     "labels",
     "messages",
+    "nearest",
     "once",
     "plain",
     "record",
@@ -185,6 +201,7 @@ __all__ = [
     "tool_begin",
     "tool_end",
     "tools",
+    "tune",
     "unconditional_likelihood_normalized",
     "user",
     "user_begin",
