@@ -63,7 +63,11 @@ if TYPE_CHECKING:
     from sgl.lang.sgl_function import SglFunction, function
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
+    from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
     from sgl.runtime.engine import Engine
+    from sgl.tasks.examples import examples
+    from sgl.tasks.extract import extract
+    from sgl.tasks.extract_program import Extraction
     from sgl.tasks.nearest_examples import nearest
 
 _HOMES = {
@@ -118,8 +122,12 @@ _HOMES = {
     "sgl.lang.tools.chat_messages": ("messages",),
     "sgl.lang.tools.toolbox": ("tools",),
     "sgl.lang.report": ("report",),
+    "sgl.lang.typed.copied_text": ("Quote", "Span", "copied", "copied_spans"),
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
+    "sgl.tasks.examples": ("examples",),
+    "sgl.tasks.extract": ("extract",),
+    "sgl.tasks.extract_program": ("Extraction",),
 }
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
@@ -153,6 +161,7 @@ __all__ = [
     "DeadlineExceeded",
     "Engine",
     "Evaluation",
+    "Extraction",
     "Journal",
     "LiteLLM",
     "OpenAI",
@@ -160,9 +169,11 @@ __all__ = [
     "ProgramError",
     "ProgramState",
     "ProgramStateGroup",
+    "Quote",
     "RuntimeEndpoint",
     "Scripted",
     "SglFunction",
+    "Span",
     "State",
     "Tuned",
     "Usage",
@@ -170,7 +181,11 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "compare",
+    "copied",
+    "copied_spans",
     "evaluate",
+    "examples",
+    "extract",
     "fields",
     "flush_cache",
     "function",

@@ -26,7 +26,7 @@ ROOMS: dict[str, Rows] = {
         "cli": "sgl commands",
         "__main__": "cli",
         "documents": "",
-        "tasks": "documents",
+        "tasks": "sgl documents",
         "evaluation": "documents tasks",
     },
     "lang": {
@@ -92,6 +92,7 @@ ROOMS: dict[str, Rows] = {
         "algebra": "errors",
         "regex": "errors algebra",
         "literal_choices": "errors algebra",
+        "copied": "errors algebra",
         "schema": "errors algebra regex",
         "tokens": "errors algebra regex",
         "ebnf": "errors algebra regex schema tokens",

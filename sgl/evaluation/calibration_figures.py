@@ -22,7 +22,7 @@ class ReliabilityBin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CalibrationFigures:
     """Figures about confidences in answers that are right or wrong.
 
     count: of answers.
@@ -45,7 +45,7 @@ class Calibration:
         return f"{self.count:,} confidences: ECE {self.ece:.3f}, Brier {self.brier:.3f}, AUC {area}"
 
 
-def calibration(confidences: Sequence[float], right: Sequence[bool], bins: int = BINS) -> Calibration | None:
+def calibration(confidences: Sequence[float], right: Sequence[bool], bins: int = BINS) -> CalibrationFigures | None:
     """The figures of confidences (0 to 1) in answers, and which of the answers are right; None without answers."""
     if not confidences:
         return None
@@ -57,7 +57,7 @@ def calibration(confidences: Sequence[float], right: Sequence[bool], bins: int =
         means = float(given[of_bin].mean()), float(truth[of_bin].mean())
         found.append(ReliabilityBin(number / bins, (number + 1) / bins, int(of_bin.sum()), *means))
     ece = sum(one.count * abs(one.confidence - one.right) for one in found) / len(given)
-    return Calibration(
+    return CalibrationFigures(
         len(given), ece, float(((given - truth) ** 2).mean()), area_under_curve(given, truth), tuple(found)
     )
 

@@ -48,7 +48,8 @@ def evaluate(
         raise BadValueError(
             f"there are {len(rows)} rows and {len(wanted)} gold values; give one gold value for each row"
         )
-    outcomes, seconds, counts = ProgramRuns(program, value, backend, journal, options).outcomes(rows)
+    several = any(isinstance(one, list) for one in wanted)
+    outcomes, seconds, counts = ProgramRuns(program, value, backend, journal, options, several).outcomes(rows)
     _check_values(outcomes, wanted, value)
     found = tuple(
         _evaluated(index, *parts, scores or {}) for index, parts in enumerate(zip(rows, wanted, outcomes, strict=True))

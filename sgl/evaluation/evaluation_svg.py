@@ -7,7 +7,7 @@ from html import escape
 
 from sgl.lang.report.run_svg import FILLS, FONT, INK, LINE
 
-from .calibration_figures import Calibration
+from .calibration_figures import CalibrationFigures
 from .label_confusion import Confusion
 from .text_table import cut, width
 
@@ -30,7 +30,7 @@ def score_bars(shares: list[tuple[str, float, float]], names: tuple[str, str]) -
     return _drawing(NAMES + BARS + 60, 30 + len(shares) * ROW, "scores of fields", body)
 
 
-def reliability_diagram(found: Calibration) -> str:
+def reliability_diagram(found: CalibrationFigures) -> str:
     """The share of right answers over their confidence; a disc's area is its number of answers."""
     at = (lambda x: 40 + x * SIDE), (lambda y: 10 + (1 - y) * SIDE)
     body = [_rect(40, 10, SIDE, SIDE, None), _line(at[0](0), at[1](0), at[0](1), at[1](1), "4 3")]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
+from math import prod
 from statistics import fmean
 from typing import Any
 
@@ -76,7 +77,7 @@ class FieldComparison:
             score = f1(_shared(gold, given), len(gold), len(given))
         else:
             score = float(normalised)
-        return FieldScore(path, gold, given, exact, normalised, score, "[]" in path, self.confidences.get(place))
+        return FieldScore(path, gold, given, exact, normalised, score, "[]" in path, self._confidence(place))
 
     def _of_objects(self, gold: Any, given: Any, path: str, place: str) -> Iterator[FieldScore]:
         """The list itself, then the fields of its items, each item with the one that it is matched to."""
@@ -85,10 +86,19 @@ class FieldComparison:
         pairs = best_matching(table)
         score = f1(sum(table[i][j] for i, j in pairs), len(wanted), len(items))
         exact = same(gold, given, exact_form)
-        yield FieldScore(path, gold, given, exact, score == 1.0, score, "[]" in path, self.confidences.get(place))
+        yield FieldScore(path, gold, given, exact, score == 1.0, score, "[]" in path, self._confidence(place))
         for i, j in _all_items(pairs, len(wanted), len(items)):
             one, other = (MISSING if i is None else wanted[i], MISSING if j is None else items[j])
             yield from self.fields(one, other, f"{path}[]", f"{place}[{j}]")
+
+    def _confidence(self, place: str) -> float | None:
+        """Of a field; of one that has only parts, as a list, that all of them are right."""
+        if place in self.confidences:
+            return self.confidences[place]
+        parts = [
+            one for other, one in self.confidences.items() if place and other.startswith((f"{place}.", f"{place}["))
+        ]
+        return prod(parts) if parts else None
 
     def similarity(self, gold: Any, given: Any, path: str) -> float:
         """The mean score of the fields of two items; 1 for two without fields."""

@@ -42,13 +42,15 @@ class RowOutcome:
 
 @dataclass(frozen=True)
 class ProgramRuns:
-    """How rows are run: by what, reading which variable, and with which options of `run_batch`."""
+    """How rows are run: by what, reading which variable, and with which options of `run_batch`. several: whether the
+    gold values are lists."""
 
     program: Any
     variable: str | None
     backend: Any
     journal: str | Path | None
     options: Mapping[str, Any]
+    several: bool
 
     def outcomes(self, rows: Rows) -> tuple[list[RowOutcome], float, JournalCounts | None]:
         """Of every row, in order; the seconds that all took; and what the journal served, if there is one."""
@@ -79,11 +81,11 @@ class ProgramRuns:
 
     def _of_task(self, rows: Rows, backend: Any) -> list[RowOutcome]:
         values = batch_of(self.program)(list(rows), backend=backend, return_exceptions=True, **self.options)
-        return [_failed(value) if isinstance(value, Exception) else _of_value(value) for value in values]
+        return [_failed(one) if isinstance(one, Exception) else _of_value(one, self.several) for one in values]
 
     def _of_function(self, rows: Rows, backend: Any) -> list[RowOutcome]:
         """Through a program without a model, so that a journal keeps the values and threads run the calls."""
-        called = SglFunction(partial(_called, function=self.program))
+        called = SglFunction(partial(_called, function=self.program, several=self.several))
         states = _run(called, [{"row": row} for row in rows], {**self.options, "backend": backend})
         return [_of_kept(state) for state in states]
 
@@ -103,7 +105,7 @@ class ProgramRuns:
         try:
             if error := state.error():
                 raise error
-            found = _of_value(state.ret_value if self.variable is None else state.get(self.variable))
+            found = _of_value(state.ret_value if self.variable is None else state.get(self.variable), self.several)
             confidence = found.confidence or self._confidence(state, found.value)
         except Exception as error:
             return RowOutcome(MISSING, error, {}, usage, usage.wall_seconds)
@@ -140,17 +142,17 @@ def _run(program: SglFunction, rows: Rows, options: Mapping[str, Any]) -> list[A
         return list(error.results)
 
 
-def _called(s: Any, row: Any, function: Callable[..., Any]) -> dict[str, Any]:
+def _called(s: Any, row: Any, function: Callable[..., Any], several: bool) -> dict[str, Any]:
     """The body that calls a function with a row, unless a journal has its value."""
     args, kwargs = ((), row) if isinstance(row, dict) else (tuple(row), {}) if isinstance(row, tuple) else ((row,), {})
-    kept: dict[str, Any] = once(s, source_key(function), partial(_kept, function), *args, **kwargs)
+    kept: dict[str, Any] = once(s, source_key(function), partial(_kept, function, several), *args, **kwargs)
     return kept
 
 
-def _kept(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+def _kept(function: Callable[..., Any], several: bool, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """The value of a call as JSON, with its confidence and seconds."""
     started = time.perf_counter()
-    found = _of_value(function(*args, **kwargs))
+    found = _of_value(function(*args, **kwargs), several)
     seconds = time.perf_counter() - started
     return {"value": json_form(found.value), "confidence": dict(found.confidence), "seconds": seconds}
 
@@ -159,22 +161,23 @@ def _of_kept(state: ProgramState | BaseException) -> RowOutcome:
     return RowOutcome(**state.ret_value) if isinstance(state, ProgramState) else _failed(state)
 
 
-def _of_value(value: Any) -> RowOutcome:
-    """Of an object with `.value` and `.confidence` (of sgl.extract), with `.label` and `.probs` (of sgl.classify), or
-    of any other value, which has no confidence."""
-    usage = getattr(value, "usage", None)
-    used = (usage, usage.wall_seconds) if isinstance(usage, Usage) else (None, None)
+def _of_value(value: Any, several: bool) -> RowOutcome:
+    """Of an object with `.value` and `.confidence` (of sgl.extract), with `.label` and `.probs` (of sgl.classify; if
+    there are `several` right ones, of its `.labels`), or of any other value, which has no confidence."""
     if hasattr(value, "value") and hasattr(value, "confidence"):
-        confidence = {path: probability(one) for path, one in value.confidence.items()}
-        return RowOutcome(plain(value.value), None, confidence, *used)
+        confidence = {path: _probability(one) for path, one in (value.confidence or {}).items()}
+        usage = getattr(value, "usage", None)
+        return RowOutcome(plain(value.value), None, confidence, usage, usage and usage.wall_seconds)
     if hasattr(value, "label") and hasattr(value, "probs"):
-        return RowOutcome(plain(value.label), None, {"": max(value.probs.values())}, *used)
+        chosen = value.labels if several else value.label
+        sure = getattr(value, "confidence", max(value.probs.values()))
+        return RowOutcome(plain(chosen), None, {"": float(sure)})
     return RowOutcome(plain(value))
 
 
-def probability(confidence: Any) -> float:
-    """A number, or the `.probability` of an object."""
-    return float(getattr(confidence, "probability", confidence))
+def _probability(confidence: Any) -> float:
+    """A number, or an object's probability of the field as a whole."""
+    return float(getattr(confidence, "whole", confidence))
 
 
 def _failed(error: Any) -> RowOutcome:

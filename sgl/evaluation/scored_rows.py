@@ -11,7 +11,7 @@ from typing import Any
 from sgl.lang.interpreter.token_usage import Usage
 from sgl.lang.journal import JournalCounts
 
-from .calibration_figures import Calibration, calibration
+from .calibration_figures import CalibrationFigures, calibration
 from .field_scores import FieldScore
 from .label_confusion import Confusion, confusion, has_labels
 
@@ -54,7 +54,7 @@ class FieldSummary:
     exact: float
     normalised: float
     score: float
-    calibration: Calibration | None
+    calibration: CalibrationFigures | None
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ScoredRows:
         return {path: _summary(path, found) for path, found in self._by_path.items()}
 
     @cached_property
-    def calibration(self) -> Calibration | None:
+    def calibration(self) -> CalibrationFigures | None:
         """Of all confidences that the program gave, in whole values or in fields; None if it gave none."""
         return _calibration([field for found in self._by_path.values() for field in found])
 
@@ -122,6 +122,6 @@ def _summary(path: str, found: list[FieldScore]) -> FieldSummary:
     return FieldSummary(path, len(found), *shares, _calibration(found))
 
 
-def _calibration(found: list[FieldScore]) -> Calibration | None:
+def _calibration(found: list[FieldScore]) -> CalibrationFigures | None:
     pairs = [(field.confidence, field.right) for field in found if field.confidence is not None]
     return calibration([confidence for confidence, _ in pairs], [right for _, right in pairs])

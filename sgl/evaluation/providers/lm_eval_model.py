@@ -76,7 +76,7 @@ class SglLM(TemplateLM):
         return self.engine.tokenizer.chat_template or ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The conversation as text. Without `add_generation_prompt` it ends within the last message, to go on with it."""
+        """The conversation as text; without `add_generation_prompt` up to the end of the last message's content."""
         render: Callable[..., str] = self.engine.tokenizer.render_chat
         if add_generation_prompt:
             return render(chat_history, True)
