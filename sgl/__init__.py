@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sgl.evaluation.compare import Comparison, compare
+    from sgl.evaluation.evaluate import evaluate
+    from sgl.evaluation.evaluation import Evaluation
+    from sgl.evaluation.tune import Tuned, tune
     from sgl.lang.backends.apis.anthropic_backend import Anthropic
     from sgl.lang.backends.apis.litellm_backend import LiteLLM
     from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
@@ -74,8 +78,14 @@ if TYPE_CHECKING:
     from sgl.tasks.extract import extract
     from sgl.tasks.extract_program import Extraction
     from sgl.tasks.questions import choice, predicate, score
+    from sgl.tasks.nearest_examples import nearest
 
 _HOMES = {
+    "sgl.evaluation.compare": ("Comparison", "compare"),
+    "sgl.evaluation.tune": ("Tuned", "tune"),
+    "sgl.tasks.nearest_examples": ("nearest",),
+    "sgl.evaluation.evaluate": ("evaluate",),
+    "sgl.evaluation.evaluation": ("Evaluation",),
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
@@ -169,9 +179,11 @@ __all__ = [
     "Choice",
     "ChoicesMethod",
     "Classification",
+    "Comparison",
     "DeadlineExceeded",
     "Decision",
     "Engine",
+    "Evaluation",
     "Extraction",
     "Journal",
     "LiteLLM",
@@ -187,6 +199,7 @@ __all__ = [
     "SglFunction",
     "Span",
     "State",
+    "Tuned",
     "Usage",
     "answer_likelihood",
     "assistant",
@@ -198,6 +211,8 @@ __all__ = [
     "copied",
     "copied_spans",
     "decide",
+    "compare",
+    "evaluate",
     "examples",
     "extract",
     "fields",
@@ -212,6 +227,7 @@ __all__ = [
     "journal",
     "labels",
     "messages",
+    "nearest",
     "once",
     "plain",
     "predicate",
@@ -232,6 +248,7 @@ __all__ = [
     "tool_begin",
     "tool_end",
     "tools",
+    "tune",
     "unconditional_likelihood_normalized",
     "uninstrument",
     "user",

@@ -1,0 +1,72 @@
+"""Of many examples, those that are most like the text at hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sgl.lang.backends.default_backend import resolve_backend
+from sgl.lang.errors import BadValueError
+
+Floats = npt.NDArray[np.float32]
+Embed = Callable[[list[str]], Any]
+
+
+class NearestExamples:
+    """Examples that are chosen by text: called with one, it returns the k most similar pairs, the most similar last."""
+
+    def __init__(self, examples: Sequence[tuple[str, Any]], k: int, embed: Embed) -> None:
+        self.examples = list(examples)
+        self.k = k
+        self._embed = embed
+        self._lock = threading.Lock()
+
+    def __call__(self, text: str) -> list[tuple[str, Any]]:
+        """The examples for a text. An example with the same text is not among them: it would give the answer away."""
+        with self._lock:
+            mean, vectors = self._vectors
+        found = vectors @ _unit(np.asarray(self._embed([text]), dtype=np.float32) - mean)[0]
+        order = [i for i in np.argsort(-found, kind="stable") if self.examples[i][0] != text]
+        return [self.examples[i] for i in reversed(order[: self.k])]
+
+    @cached_property
+    def _vectors(self) -> tuple[Floats, Floats]:
+        """The mean vector of the examples, and their unit vectors from there: what all texts share tells none apart."""
+        vectors = np.asarray(self._embed([text for text, _ in self.examples]), dtype=np.float32)
+        mean: Floats = vectors.mean(axis=0)
+        return mean, _unit(vectors - mean)
+
+
+def nearest(
+    examples: Sequence[tuple[str, Any]], k: int, *, backend: Any = None, embed: Embed | None = None
+) -> NearestExamples:
+    """Return examples that are chosen by text: for each text the `k` pairs (text, value) most like it.
+
+    Give it where `examples=` goes, or call it with a text in a program. backend: an engine, whose model makes the
+    vectors (`engine.embed`); None: the default backend. embed: another function from texts to vectors. The examples are
+    embedded once, when they are first used. Raises BadValueError for no examples, and for a backend without embeddings.
+    """
+    if not examples or k < 1:
+        raise BadValueError(f"nearest got {len(examples)} examples and k={k}; give at least one of each")
+    return NearestExamples(examples, k, embed or _engine_embed(backend))
+
+
+def _engine_embed(backend: Any) -> Embed:
+    resolved = resolve_backend(backend)
+    found: Embed | None = getattr(getattr(resolved, "engine", None), "embed", None)
+    if found is None:
+        raise BadValueError(
+            f"{type(resolved).__name__} makes no embeddings; give backend=sgl.Engine(...), or embed= a function from a "
+            "list of texts to their vectors"
+        )
+    return found
+
+
+def _unit(vectors: Floats) -> Floats:
+    scaled: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    return scaled
