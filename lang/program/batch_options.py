@@ -1,4 +1,4 @@
-"""The keyword options of batches, for type checkers and editors."""
+"""The keyword options of runs and of batches, for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from ..interpreter.token_usage import Budget
-from ..sampling.adapter_selection import Adapters
+from ..sampling.adapter_selection import Adapter, Adapters
 from ..sampling.gen_options import SamplingNames
+
+
+class RunOptions(SamplingNames, total=False):
+    """What one run of a task takes besides the task's own arguments. See `sgl.SglFunction.run`."""
+
+    max_tokens: int | None
+    backend: Any
+    budget: Budget | int | None
+    journal: str | Path | None
+    adapter: Adapter
 
 
 class BatchOptions(SamplingNames, total=False):

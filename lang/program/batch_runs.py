@@ -10,7 +10,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -206,19 +206,32 @@ def _body_failed(outcome: RunOutcome | None) -> bool:
 
 
 def _failed(program: Program, calls: list[ProgramCall], outcomes: Sequence[RunOutcome | None]) -> BatchError:
-    """The error of the first item that failed, chained to what it raised, with the results of all."""
-    failed = [index for index, outcome in enumerate(outcomes) if _body_failed(outcome)]
-    index, arguments = failed[0], calls[failed[0]].kwargs
-    cause = outcomes[index].raised  # type: ignore[union-attr]
-    given = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in arguments.items())
+    """The error of the first item that failed, with the results of all."""
+    failed = {index: outcome.raised for index, outcome in enumerate(outcomes) if outcome and _body_failed(outcome)}
+    results = [outcome and _error_or_state(outcome) for outcome in outcomes]
+    return batch_error(program.__name__, [call.kwargs for call in calls], failed, results)
+
+
+def batch_error(
+    name: str,
+    arguments: Sequence[Mapping[str, Any]],
+    failed: Mapping[int, BaseException | None],
+    results: Sequence[Any],
+) -> BatchError:
+    """The error of the first item that failed, chained to what it raised, with the results of all.
+
+    `arguments`: of each item of the batch; `failed`: what those raised that failed, by their index.
+    """
+    index, cause = next(iter(failed.items()))
+    given = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in arguments[index].items())
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     error = BatchError(
-        f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. "
+        f"item {index} of {len(arguments)}, {name}({given}), raised {type(cause).__name__}: {cause}{more}. "
         "The other results are in this error's `results`; with return_exceptions=True errors are returned, not raised",
         None,
         index,
-        arguments,
-        [outcome and _error_or_state(outcome) for outcome in outcomes],
+        arguments[index],
+        results,
     )
     error.__cause__ = cause
     return error
