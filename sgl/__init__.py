@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sgl import documents as documents
     from sgl.lang.backends.apis.anthropic_backend import Anthropic
     from sgl.lang.backends.apis.litellm_backend import LiteLLM
     from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
@@ -209,8 +210,8 @@ def _show_error(kind: Any, error: Any, trace: Any) -> None:
 def __getattr__(name: str) -> Any:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_error
-    if name == "compat":
-        return importlib.import_module("sgl.compat")
+    if name in ("compat", "documents"):
+        return importlib.import_module(f"sgl.{name}")
     home = _HOME.get(name)
     if home is None:
         import difflib
