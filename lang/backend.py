@@ -145,6 +145,7 @@ class Backend(ABC):
 
     chat_template: ChatTemplate = get_chat_template("default")
     takes_seed = True  # False: a gen with a seed is refused, so that a journal draws none
+    masks_logprobs = False  # True: it takes masked_logprobs
 
     @abstractmethod
     def open(self) -> Stream:

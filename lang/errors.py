@@ -154,6 +154,26 @@ class BatchError(ProgramError):
         return type(self), (self.message, self.where, self.index, self.arguments, self.results)
 
 
+class TooLongError(LanguageError, ValueError):
+    """A text and the answer to it do not fit the context of the model. `__cause__` is the backend's error."""
+
+
+class ExtractionError(LanguageError, ValueError):
+    """No attempt of an extraction gave a value that the validators take.
+
+    attempts: what the model wrote, and what was wrong with it, of each attempt. messages: the whole conversation.
+    """
+
+    def __init__(self, message: str, attempts: Sequence[Any] = (), messages: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.attempts = list(attempts)
+        self.messages = list(messages)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.attempts, self.messages)
+
+
 class StateEndedError(ProgramError):
     """A program appended to a state after its end; what is to follow belongs into the program, or into another one."""
 

@@ -56,8 +56,8 @@ class SglFunction(Program):
         The sampling options are defaults for the program's gens: max_tokens (128; none for gens with a type or a
         constraint), temperature (1.0), top_p (1.0), top_k (-1), min_p (0.0), top_n_sigma (0.0), frequency_penalty
         (0.0), presence_penalty (0.0), repetition_penalty (1.0), logit_bias, stop, stop_token_ids, stop_regex,
-        keep_stop, ignore_eos, seed, return_logprob, top_logprobs_num (0), close_at_limit, error_on_truncation,
-        speculation, n (1), logprob_start_len, return_text_in_logprobs.
+        keep_stop, ignore_eos, seed, return_logprob, top_logprobs_num (0), masked_logprobs, close_at_limit,
+        error_on_truncation, speculation, n (1), logprob_start_len, return_text_in_logprobs.
 
         Raises any error of the body; UnknownOptionError and BadValueError for options.
         """

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from sgl.lang.tools.toolbox import tools
     from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
     from sgl.runtime.engine import Engine
+    from sgl.tasks.examples import examples
+    from sgl.tasks.extract import extract
+    from sgl.tasks.extract_program import Extraction
 
 _HOMES = {
     "sgl.lang.sampling.choices": (
@@ -113,6 +116,9 @@ _HOMES = {
     "sgl.lang.typed.copied_text": ("Quote", "Span", "copied", "copied_spans"),
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
+    "sgl.tasks.examples": ("examples",),
+    "sgl.tasks.extract": ("extract",),
+    "sgl.tasks.extract_program": ("Extraction",),
 }
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
@@ -144,6 +150,7 @@ __all__ = [
     "ChoicesMethod",
     "DeadlineExceeded",
     "Engine",
+    "Extraction",
     "Journal",
     "LiteLLM",
     "OpenAI",
@@ -163,6 +170,8 @@ __all__ = [
     "assistant_end",
     "copied",
     "copied_spans",
+    "examples",
+    "extract",
     "fields",
     "flush_cache",
     "function",

@@ -26,7 +26,7 @@ ROOMS: dict[str, Rows] = {
         "cli": "sgl commands",
         "__main__": "cli",
         "documents": "",
-        "tasks": "documents",
+        "tasks": "sgl documents",
         "evaluation": "documents tasks",
     },
     "lang": {

@@ -43,6 +43,8 @@ class JournalBackend(Backend):
     def __init__(self, session: ReplaySession, item: int = 0) -> None:
         self._session = session
         self._item = item
+        inner = session.inner
+        self.masks_logprobs = inner.masks_logprobs if inner else bool(self.journal.header.get("masks_logprobs"))
 
     def __enter__(self) -> JournalBackend:
         return self
@@ -237,7 +239,8 @@ _beginning = threading.Lock()
 def _header(inner: Backend, seed: int | None) -> dict[str, Any]:
     template = header_of(inner.get_chat_template())
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    return {"sgl": _version(), "model": inner.get_model_name(), "chat_template": template, "seed": drawn}
+    header = {"sgl": _version(), "model": inner.get_model_name(), "chat_template": template, "seed": drawn}
+    return {**header, "masks_logprobs": True} if inner.masks_logprobs else header
 
 
 def _check_model(journal: Journal, inner: Backend) -> None:

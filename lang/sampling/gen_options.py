@@ -33,6 +33,7 @@ class GivenOptions:
     seed: int | None = None
     return_logprob: bool | None = None
     top_logprobs_num: int | None = None
+    masked_logprobs: bool | None = None
     close_at_limit: bool | None = None
     error_on_truncation: bool | None = None
     speculation: bool | None = None
@@ -68,6 +69,7 @@ class SamplingNames(TypedDict, total=False):
     seed: int | None
     return_logprob: bool | None
     top_logprobs_num: int | None
+    masked_logprobs: bool | None
     close_at_limit: bool | None
     error_on_truncation: bool | None
     speculation: bool | None

@@ -167,6 +167,17 @@ def _schema_of(kind: Any) -> Schema:
     return schema_of(adapter_of(kind), kind, GenerateJsonSchema)
 
 
+def kind_in_words(kind: Any) -> str:
+    """A type without fields in words: `integer`, `red | green`, `list of strings`. Raises BadValueError."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    from .pydantic_schema import adapter_of, schema_of
+
+    schema = schema_of(adapter_of(kind), kind, GenerateJsonSchema)
+    words = FieldDescriptions({"properties": {"value": schema}, "$defs": schema.get("$defs", {})})
+    return words._kind_of(schema)
+
+
 @lru_cache(maxsize=512)
 def _cached(kind: Any) -> FieldDescriptions:
     return FieldDescriptions(kind)

@@ -66,6 +66,12 @@ def unfenced(text: str) -> str:
     return fenced[1] if fenced else text
 
 
+def refusal_of(error: BaseException) -> str:
+    """What a reading's ValueError says is wrong, without the text: the paths and messages of the type's validators."""
+    cause = error.__cause__
+    return _why(cause) if isinstance(cause, Exception) else str(error)
+
+
 def _why(error: Exception) -> str:
     if not isinstance(error, ValueError):
         return f"a validator of the type raised {type(error).__name__}: {error}"

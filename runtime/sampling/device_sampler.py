@@ -13,8 +13,8 @@ from sgl.runtime.sampling.sampler import Places, SampledTokens, adjust, mark_err
 from sgl.runtime.sampling.sampling_batch import SamplingBatch
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sampling.sampling_row import SamplingRow
-from sgl.runtime.sampling.token_logprobs import paired, raw_logprobs
-from sgl.runtime.sampling.token_masks import PackedMaskPool
+from sgl.runtime.sampling.token_logprobs import paired, raw_logprobs, within_masks
+from sgl.runtime.sampling.token_masks import PackedMaskPool, by_bits
 from sgl.runtime.step.device_upload import fetch, upload
 
 
@@ -49,7 +49,7 @@ class DeviceSampler:
         chosen = draw(adjusted, width, tensors.table, steps, masks, target, self._chunk)
         if not batch.scored:
             return self._reader(fetch(chosen))
-        return self._scored_reader(batch, fetch(chosen, *self._logprobs(logits, chosen, batch)))
+        return self._scored_reader(batch, fetch(chosen, *self._logprobs(logits, chosen, batch, mask_rows)))
 
     def sample(
         self,
@@ -92,12 +92,18 @@ class DeviceSampler:
             self._pool = PackedMaskPool(words, self.device)
         return self._pool
 
-    def _logprobs(self, logits: Tensor, chosen: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor, Tensor]:
+    def _logprobs(
+        self, logits: Tensor, chosen: Tensor, batch: SamplingBatch, mask_rows: Sequence[np.ndarray | None] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Of the rows that asked: float32 [m]; float32 and int64 [m, top]."""
         columns = chosen[:, 0].clamp(min=0).long()
         if len(batch.scored) < len(batch):
             scored = upload(np.array(batch.scored, np.int64), self.device)
             logits, columns = logits.index_select(0, scored), columns.index_select(0, scored)
+        if masks := batch.scored_within(mask_rows):
+            width = logits.shape[1] if self.vocab_size is None else min(self.vocab_size, logits.shape[1])
+            pool = self._masks(width)
+            logits = within_masks(logits, masks, lambda rows: by_bits(pool.gather(rows))[:, :width])
         rows = torch.arange(len(logits), device=self.device)
         return raw_logprobs(logits, rows, columns, batch.top, self.vocab_size)
 

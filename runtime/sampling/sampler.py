@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from sgl.runtime.sampling.sampling_batch import (
     SamplingNoiseTensors,
 )
 from sgl.runtime.sampling.sampling_noise import column_hash, exponential_race, noise_row_keys
-from sgl.runtime.sampling.token_logprobs import TokenLogprobs, top_logprobs
+from sgl.runtime.sampling.token_logprobs import TokenLogprobs, top_logprobs, within_masks
 from sgl.runtime.sampling.token_masks import MaskExpander
 
 
@@ -32,8 +32,8 @@ class SampledTokens:
 
     Attributes:
         ids: a token a row; -1 where `errors` has the row.
-        logprobs: of the raw distribution, a float a row, None for rows that did not ask; None when none did.
-        top: per row the likeliest (logprob, id) pairs, likeliest first; None likewise.
+        logprobs: raw, or among what the mask allows, a float a row; None for rows that did not ask, or when none did.
+        top: per row the likeliest (logprob, id) pairs, likeliest first, without the impossible ones; None likewise.
         errors: row -> what is wrong with it.
     """
 
@@ -112,7 +112,7 @@ class Sampler:
         if not all(map(isfinite, peaks)):
             mark_errors(samples, np.array(peaks, np.float32))
         if batch.scored:
-            _add_logprobs(samples, raw, batch, self.vocab_size)
+            self._add_logprobs(samples, raw, batch, batch.scored_within(mask_rows), logits.shape[1])
         return samples
 
     @torch.inference_mode()
@@ -178,6 +178,17 @@ class Sampler:
             adjusted = adjusted.add_(logits) if adjusted.is_contiguous() else adjusted + logits
             return adjust(adjusted, tensors, masks, owned=True)
         return adjust(logits, tensors, None, owned=False)
+
+    def _add_logprobs(
+        self, samples: SampledTokens, logits: Tensor, batch: SamplingBatch, masks: dict[int, np.ndarray], width: int
+    ) -> None:
+        every = len(batch.scored) == len(batch)
+        rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
+        if masks:
+            rows = within_masks(rows, masks, self._masks(batch.tensors(width, logits.device)).expand)
+        ids = [[max(samples.ids[i], 0)] for i in batch.scored]
+        pairs, tops = top_logprobs(rows, ids, batch.top, self.vocab_size)
+        place_logprobs(samples, batch, [logprob for ((logprob, _),) in pairs], tops)
 
     def _masks(self, tensors: BatchTensors) -> MaskExpander:
         if self._expander is None or (self._expander.width, self._expander.device) != tensors.home:
@@ -286,14 +297,6 @@ def mark_errors(samples: SampledTokens, peaks: np.ndarray) -> None:
         )
 
 
-def _add_logprobs(samples: SampledTokens, logits: Tensor, batch: SamplingBatch, vocab_size: int | None) -> None:
-    every = len(batch.scored) == len(batch)
-    rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
-    ids = [[max(samples.ids[i], 0)] for i in batch.scored]
-    pairs, tops = top_logprobs(rows, ids, batch.top, vocab_size)
-    place_logprobs(samples, batch, [logprob for ((logprob, _),) in pairs], tops)
-
-
 def place_logprobs(
     samples: SampledTokens, batch: SamplingBatch, logprobs: list[float], tops: list[TokenLogprobs]
 ) -> None:
@@ -301,4 +304,4 @@ def place_logprobs(
     samples.logprobs, samples.top = [None] * len(batch), [None] * len(batch)
     for index, logprob, top in zip(batch.scored, logprobs, tops, strict=True):
         samples.logprobs[index] = logprob
-        samples.top[index] = top[: batch.rows[index].params.top_logprobs]
+        samples.top[index] = [pair for pair in top[: batch.rows[index].params.top_logprobs] if pair[0] > -inf]

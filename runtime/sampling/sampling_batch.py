@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from functools import cached_property, reduce
 from operator import or_
 
@@ -13,7 +14,16 @@ from torch import Tensor
 from sgl.runtime.sampling.logit_bias import LogitBias, MinTokens
 from sgl.runtime.sampling.penalties import Penalties
 from sgl.runtime.sampling.sampling_noise import column_hash, seed_hash_words
-from sgl.runtime.sampling.sampling_row import BIASED, PENALIZED, RANDOM, SCORED, SIGMA_CUT, WAITING, SamplingRow
+from sgl.runtime.sampling.sampling_row import (
+    BIASED,
+    PENALIZED,
+    RANDOM,
+    SCORED,
+    SCORED_MASKED,
+    SIGMA_CUT,
+    WAITING,
+    SamplingRow,
+)
 from sgl.runtime.sampling.top_n_sigma import TopNSigma
 from sgl.runtime.step.device_upload import upload
 
@@ -47,6 +57,13 @@ class SamplingBatch:
     def top(self) -> int:
         """The most alternatives that a row asks for."""
         return max((self.rows[i].params.top_logprobs for i in self.scored), default=0)
+
+    def scored_within(self, masks: Sequence[np.ndarray | None] | None) -> dict[int, np.ndarray]:
+        """The masks of the rows whose log-probabilities are among what a grammar allows, by their index in `scored`."""
+        if masks is None or not self.flags & SCORED_MASKED:
+            return {}
+        found = ((place, masks[i]) for place, i in enumerate(self.scored) if self.rows[i].flags & SCORED_MASKED)
+        return {place: mask for place, mask in found if mask is not None}
 
     def having(self, flag: int) -> list[int]:
         """Indices of the rows with a flag."""

@@ -134,6 +134,11 @@ class SamplingParams:
         program="top_logprobs_num",
         needed=False,
     )
+    masked_logprobs: bool = option(
+        False,
+        "With a grammar: log-probabilities are among the tokens that it allows; what it forces has 0.",
+        "native openai+",
+    )
     close_at_limit: bool = option(
         False, "With a grammar: what max_tokens would cut is closed by the shortest valid end.", "native openai+"
     )

@@ -11,7 +11,7 @@ from sgl.runtime.sampling.sampling_noise import seed_hash_words
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 # flags of a packed row; the kernels know the first two
-RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING, SIGMA_CUT = (1 << i for i in range(7))
+RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING, SIGMA_CUT, SCORED_MASKED = (1 << i for i in range(8))
 _ALL = 2**31 - 1  # top_k without a limit
 
 
@@ -62,13 +62,15 @@ class SamplingRow:
     def _flags(self) -> int:
         p = self.params
         truncated = p.top_p < 1 or p.top_k > 0 or p.min_p > 0
+        scored = p.logprobs or p.top_logprobs > 0
         asked = (
             (not p.greedy, RANDOM),
             (not p.greedy and truncated, TRUNCATED),
             (not p.greedy and p.top_n_sigma > 0, SIGMA_CUT),
-            (p.logprobs or p.top_logprobs > 0, SCORED),
+            (scored, SCORED),
             (p.penalized, PENALIZED),
             (bool(p.logit_bias), BIASED),
             (p.min_tokens > 0 and bool(self.end_ids), WAITING),
+            (scored and p.masked_logprobs, SCORED_MASKED),
         )
         return sum(flag for wanted, flag in asked if wanted)

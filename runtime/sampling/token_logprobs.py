@@ -1,8 +1,8 @@
-"""Log-probabilities of the raw model distribution, before temperature, penalties and masks."""
+"""Log-probabilities of the raw model distribution, before temperature and penalties, and before masks or after them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -69,6 +69,21 @@ def raw_logprobs(
         return values, values.new_empty((len(logits), 0)), rows.new_empty((len(logits), 0))
     best, found = known.topk(min(top, known.shape[-1]), dim=-1)
     return values, best.float() - norm.unsqueeze(1), found
+
+
+def within_masks(
+    logits: Tensor, masks: Mapping[int, np.ndarray], expand: Callable[[Sequence[np.ndarray]], Tensor]
+) -> Tensor:
+    """A float32 copy of logits [n, V] whose rows with a packed mask have only what that allows.
+
+    expand: of m packed masks float32 [m, columns], 0 where a token is allowed and -inf where it is not. Columns after
+        those are not allowed.
+    """
+    copy = logits.to(torch.float32, copy=True)
+    rows, added = upload(np.array([*masks], np.int64), logits.device), expand([*masks.values()])
+    allowed = copy[rows, : added.shape[1]] + added
+    copy[rows] = F.pad(allowed, (0, copy.shape[1] - allowed.shape[1]), value=-torch.inf)
+    return copy
 
 
 def _norms(logits: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from ..sampling.sampler import NO_TOKEN
 from .generation import Chunk, Generation, GenerationRequest, TokenLogprobs
 from .pending_grammar import PendingGrammar
 from .sequence_state import SequenceEngine, SequenceState
-from .stop_checker import GenerationFinish, StopChecker, aligned, completed
+from .stop_checker import GenerationFinish, StopChecker, aligned, completed, replace_forced
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -51,7 +51,8 @@ class RunningGeneration:
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
         self.result: Generation | TruncatedError | None = None
-        self.jumps = life.text.jumps is not None and self.matcher is not None and self.logprobs is None
+        self.jumps = life.text.jumps is not None and self.matcher is not None
+        self.jumps &= self.logprobs is None or params.masked_logprobs  # a forced token has no other probability
         self.row = SamplingRow(
             params,
             seed=life.seed() if params.seed is None else params.seed,
@@ -184,6 +185,8 @@ class RunningGeneration:
         if jump is None:
             return
         self.matcher, self._stage = matcher, JUMPED
+        if self.logprobs is not None:
+            replace_forced(self.logprobs, self.top_logprobs, jump.drop, jump.token_ids)
         self._finish = self.stops.rewrite(jump.drop, jump.token_ids)
         self.life.truncate(seq, len(seq) - jump.drop)
         seq.tokens.extend(jump.token_ids)

@@ -189,6 +189,17 @@ def aligned(logprobs: TokenLogprobs | None, tokens: list[int]) -> TokenLogprobs 
     return kept + [(float("nan"), token) for token in tokens[len(kept) :]]
 
 
+def replace_forced(
+    logprobs: TokenLogprobs, top_logprobs: list[TokenLogprobs] | None, drop: int, token_ids: list[int]
+) -> None:
+    """After a jump-forward: the first of the new tokens has what was chosen of their text, the others are forced."""
+    kept = len(logprobs) - drop
+    chosen = sum((logprob for logprob, _ in logprobs[kept:]), 0.0)
+    logprobs[kept:] = [(chosen, token_ids[0]), *((0.0, token) for token in token_ids[1:])]
+    if top_logprobs is not None:
+        top_logprobs[kept:] = [[pair] for pair in logprobs[kept:]]
+
+
 def _is_whole(data: bytes) -> bool:
     try:
         data.decode()

@@ -99,6 +99,7 @@ params_list = st.builds(
     logit_bias=st.sampled_from([{}, {}, {5: 4.0}, {5: -100.0, 60: 2.5}, {2: -float("inf")}]),
     logprobs=st.booleans(),
     top_logprobs=st.sampled_from([0, 0, 3]),
+    masked_logprobs=st.booleans(),
 )
 ids = st.lists(st.integers(0, V - 1), max_size=6)
 rows_list = st.builds(
@@ -135,7 +136,7 @@ def test_every_row_like_the_oracle(rows: list[tuple[SamplingRow, Any]], seed: in
         assert torch.equal(logits.nan_to_num(9e9), before.nan_to_num(9e9))
         assert samples.ids == [-1 if token is None else token for token in expected]
         assert set(samples.errors) == {i for i, token in enumerate(expected) if token is None}
-        check_logprobs(samples, logits, batch)
+        check_logprobs(samples, logits, batch, [mask for _, mask in rows])
 
 
 def both(vocab_size: int | None = None) -> list[Sampler]:
@@ -145,18 +146,25 @@ def both(vocab_size: int | None = None) -> list[Sampler]:
     return samplers
 
 
-def check_logprobs(samples: Any, logits: torch.Tensor, batch: SamplingBatch) -> None:
-    raw = torch.log_softmax(logits.double(), -1)
+def check_logprobs(samples: Any, logits: torch.Tensor, batch: SamplingBatch, masks: list[Any]) -> None:
+    unmasked = torch.log_softmax(logits.double(), -1)
     for i, row in enumerate(batch.rows):
+        within = row.params.masked_logprobs and masks[i] is not None
+        raw = torch.log_softmax(torch.where(allowed(masks[i]), logits.double(), -torch.inf), -1) if within else unmasked
         if not (row.params.logprobs or row.params.top_logprobs) or i in samples.errors:
             assert i in samples.errors or samples.logprobs is None or samples.logprobs[i] is None
             continue
         assert samples.logprobs[i] == pytest.approx(float(raw[i, samples.ids[i]]), abs=1e-4)
         top = samples.top[i]
-        assert len(top) == row.params.top_logprobs
-        values, columns = raw[i].topk(row.params.top_logprobs)
+        possible = int((raw[i] > -torch.inf).sum())
+        assert len(top) == min(row.params.top_logprobs, possible)
+        values, columns = raw[i].topk(len(top))
         assert [token for _, token in top] == columns.tolist()
         assert [value for value, _ in top] == pytest.approx(values.tolist(), abs=1e-4)
+
+
+def allowed(mask: np.ndarray | None) -> torch.Tensor:
+    return torch.ones(V, dtype=torch.bool) if mask is None else torch.from_numpy(unpack(mask, V))
 
 
 @settings(max_examples=30, deadline=None)

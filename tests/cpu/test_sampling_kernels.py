@@ -32,7 +32,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"min_p": 0.05, "top_p": 0.5},
     {"top_k": 1, "logprobs": True},
     {"min_p": 1.0},
-    {"top_p": 0.2, "temperature": 2.0, "top_logprobs": 3},
+    {"top_p": 0.2, "temperature": 2.0, "top_logprobs": 3, "masked_logprobs": True},
     {"frequency_penalty": 0.5, "presence_penalty": 0.3, "repetition_penalty": 1.2, "top_logprobs": 2},
     {"top_n_sigma": 1.3, "temperature": 3.0},
     {"top_n_sigma": 0.7, "top_p": 0.9, "logit_bias": {5: 9.0}, "min_tokens": 9, "presence_penalty": 0.3},

@@ -34,6 +34,7 @@ class EmbeddedBackend(Backend):
     the known template that matches the model's path, else `default`.
     """
 
+    masks_logprobs = True
     shows_prompt_token = (
         False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
     )

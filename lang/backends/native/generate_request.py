@@ -23,8 +23,16 @@ _EXTRAS = {  # what newer servers know: only sent if the program asks for it
 }
 
 
-def check_options(options: SamplingOptions, closes: bool) -> None:
-    """Raise UnsupportedByBackendError for what the server does not do. closes: it knows close_at_limit."""
+def check_options(options: SamplingOptions, closes: bool, masks_logprobs: bool) -> None:
+    """Raise UnsupportedByBackendError for what the server does not do.
+
+    closes: it knows close_at_limit; masks_logprobs: it knows masked_logprobs.
+    """
+    if options.masked_logprobs and not masks_logprobs:
+        raise UnsupportedByBackendError(
+            "this server has no masked_logprobs: it is not a server of `sgl serve` that has it; leave it out, or use "
+            "an sgl.Engine in this process"
+        )
     if options.close_at_limit and not closes:
         raise UnsupportedByBackendError(
             "this server has no close_at_limit: it is not a server of `sgl serve` that has it; leave it out (a typed "

@@ -49,6 +49,7 @@ class RuntimeEndpoint(RemoteBackend):
         self.client = JsonHttpClient(base_url, api_key, verify)
         self.base_url = self.client.base_url
         self.model_info: dict[str, Any] = self._model_info()
+        self.masks_logprobs = bool(self.model_info.get("masks_logprobs"))
         if chat_template_name is None:
             self.chat_template = get_chat_template_by_model_path(self.get_model_name())
         self._incremental: bool | None = None
@@ -88,7 +89,7 @@ class RuntimeEndpoint(RemoteBackend):
 
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
-            check_options(request.options, bool(self.model_info.get("closes_at_limit")))
+            check_options(request.options, bool(self.model_info.get("closes_at_limit")), self.masks_logprobs)
 
     async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         body = generate_body(prompt, request, stream=emit is not None)

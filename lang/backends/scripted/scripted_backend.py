@@ -60,6 +60,8 @@ class Scripted(Backend):
     `calls` lists the ScriptedCalls so far. Words count as tokens. It starts no threads unless you script delays.
     """
 
+    masks_logprobs = True  # an answer that is a `Generated` may have them in its meta_info
+
     def __init__(self, script: Any, *, chat_template: str | ChatTemplate | None = None) -> None:
         self.chat_template = _template(chat_template)
         self.calls: list[ScriptedCall] = []
