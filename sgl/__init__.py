@@ -117,6 +117,7 @@ _HOMES = {
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
     "sgl.tasks.examples": ("examples",),
+    "sgl.tasks.extract_document": ("extract_document",),
     "sgl.tasks.extract": ("extract",),
     "sgl.tasks.extract_program": ("Extraction",),
 }
