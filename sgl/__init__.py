@@ -46,13 +46,14 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
-    from sgl.lang.program.async_program_state import AsyncProgramState
+    from sgl.lang.program.async_program_state import AsyncProgramState, AsyncState
     from sgl.lang.program.program_state import ProgramState, State
     from sgl.lang.program.state_group import ProgramStateGroup
     from sgl.lang.report import report
     from sgl.lang.sampling.choices import (
         Choice,
         ChoicesMethod,
+        answer_likelihood,
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
@@ -62,14 +63,22 @@ if TYPE_CHECKING:
     from sgl.lang.tools.toolbox import tools
     from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
     from sgl.runtime.engine import Engine
+    from sgl.tasks.calibrate import calibrate
+    from sgl.tasks.calibration import Calibration
+    from sgl.tasks.classify import classify
+    from sgl.tasks.classify_program import Classification
+    from sgl.tasks.decide import decide
+    from sgl.tasks.decide_program import Decision
     from sgl.tasks.examples import examples
     from sgl.tasks.extract import extract
     from sgl.tasks.extract_program import Extraction
+    from sgl.tasks.questions import choice, predicate, score
 
 _HOMES = {
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
+        "answer_likelihood",
         "greedy_token_selection",
         "token_length_normalized",
         "unconditional_likelihood_normalized",
@@ -78,7 +87,7 @@ _HOMES = {
     "sgl.lang.backends.default_backend": ("flush_cache", "get_server_info", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
     "sgl.lang.sgl_function": ("SglFunction", "function"),
-    "sgl.lang.program.async_program_state": ("AsyncProgramState",),
+    "sgl.lang.program.async_program_state": ("AsyncProgramState", "AsyncState"),
     "sgl.lang.program.state_group": ("ProgramStateGroup",),
     "sgl.lang.interpreter.token_usage": ("Budget", "Usage"),
     "sgl.lang.nodes.description_primitives": ("fields", "labels"),
@@ -120,6 +129,13 @@ _HOMES = {
     "sgl.tasks.extract_document": ("extract_document",),
     "sgl.tasks.extract": ("extract",),
     "sgl.tasks.extract_program": ("Extraction",),
+    "sgl.tasks.calibrate": ("calibrate",),
+    "sgl.tasks.calibration": ("Calibration",),
+    "sgl.tasks.classify": ("classify",),
+    "sgl.tasks.classify_program": ("Classification",),
+    "sgl.tasks.decide": ("decide",),
+    "sgl.tasks.decide_program": ("Decision",),
+    "sgl.tasks.questions": ("choice", "predicate", "score"),
 }
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
@@ -133,7 +149,6 @@ _MEANT = {
     "complete": "gen",
     "completion": "gen",
     "choose": "select",
-    "choice": "select",
     "choices": "select",
     "LLM": "Engine",
     "program": "function",
@@ -145,11 +160,15 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDE
 __all__ = [
     "Anthropic",
     "AsyncProgramState",
+    "AsyncState",
     "Budget",
     "BudgetExceeded",
+    "Calibration",
     "Choice",
     "ChoicesMethod",
+    "Classification",
     "DeadlineExceeded",
+    "Decision",
     "Engine",
     "Extraction",
     "Journal",
@@ -166,11 +185,16 @@ __all__ = [
     "Span",
     "State",
     "Usage",
+    "answer_likelihood",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "calibrate",
+    "choice",
+    "classify",
     "copied",
     "copied_spans",
+    "decide",
     "examples",
     "extract",
     "fields",
@@ -186,10 +210,12 @@ __all__ = [
     "messages",
     "once",
     "plain",
+    "predicate",
     "record",
     "replay",
     "report",
     "resume",
+    "score",
     "select",
     "separate_reasoning",
     "set_default_backend",

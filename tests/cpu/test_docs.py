@@ -15,8 +15,18 @@ import sgl
 import sgl.compat
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["index.md", "language.md", "types.md", "documents.md", "tools.md", "dialects.md", "cache.md", "report.md"]
-PAGES += ["scheduling.md"]
+PAGES = [
+    "index.md",
+    "language.md",
+    "types.md",
+    "classify.md",
+    "documents.md",
+    "tools.md",
+    "dialects.md",
+    "cache.md",
+    "report.md",
+    "scheduling.md",
+]
 LETTERS = DOCS.parent / "examples/data/letters.pdf"  # what documents.md reads
 
 
