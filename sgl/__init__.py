@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sgl.evaluation.evaluate import evaluate
     from sgl.evaluation.evaluation import Evaluation
     from sgl.evaluation.tune import Tuned, tune
+    from sgl import documents as documents
     from sgl.lang.backends.apis.anthropic_backend import Anthropic
     from sgl.lang.backends.apis.litellm_backend import LiteLLM
     from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
@@ -139,6 +140,7 @@ _HOMES = {
     "sgl.observability.program_spans": ("instrument", "uninstrument"),
     "sgl.runtime.engine": ("Engine",),
     "sgl.tasks.examples": ("examples",),
+    "sgl.tasks.extract_document": ("extract_document",),
     "sgl.tasks.extract": ("extract",),
     "sgl.tasks.extract_program": ("Extraction",),
     "sgl.tasks.calibrate": ("calibrate",),
@@ -268,8 +270,8 @@ def _show_error(kind: Any, error: Any, trace: Any) -> None:
 def __getattr__(name: str) -> Any:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_error
-    if name == "compat":
-        return importlib.import_module("sgl.compat")
+    if name in ("compat", "documents"):
+        return importlib.import_module(f"sgl.{name}")
     home = _HOME.get(name)
     if home is None:
         import difflib
