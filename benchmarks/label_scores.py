@@ -140,7 +140,7 @@ def main() -> None:
         for name, labels in sets.items():
             named = [(text, labels[intent][0]) for text, intent in texts]
             lines += [f"\n{name}", *measured(engine, dict(labels.values()), named)]
-            print("\n".join(lines[-8:]), flush=True)
+            print("\n".join(lines[-7:]), flush=True)
     if args.keep:
         keep_text("label_scores", "\n".join(lines) + "\n")
 

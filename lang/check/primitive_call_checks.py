@@ -36,6 +36,7 @@ _OTHER_NAMES = {
     "set_default_backend",
     "flush_cache",
     "get_server_info",
+    "answer_likelihood",
     "token_length_normalized",
     "greedy_token_selection",
     "unconditional_likelihood_normalized",
@@ -46,6 +47,12 @@ _OTHER_NAMES = {
     "resume",
     "report",
     "journal",
+    "calibrate",
+    "choice",
+    "classify",
+    "decide",
+    "predicate",
+    "score",
 }
 
 

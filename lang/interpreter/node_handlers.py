@@ -101,8 +101,9 @@ def _end_of_turn(executor: StateWriter, node: SglSelect) -> str:
     """What the model writes when its turn ends here. Raises ProgramError where that is not known."""
     conversation, role = executor.conversation, executor.conversation.role
     suffix = conversation.suffix(role) if role else ""
-    stops = (stop for stop in executor.chat_template.stops if suffix.lstrip().startswith(stop))
-    end = next(stops, suffix)
+    stops = executor.chat_template.stops if role else ()
+    beginning = (stop for stop in stops if suffix.lstrip().startswith(stop))
+    end = next(beginning, suffix.rstrip()) or next(iter(stops), suffix)
     if not end:
         raise ProgramError(
             f"select({node.name!r}): one of the choices is the beginning of another, so {node.choices_method!r} scores "

@@ -88,9 +88,9 @@ class Classify(Task):
 
         A probability is that of the label as the whole answer, given that the answer is one of the labels. Returns a
         `Classification`. Needs a backend that scores texts: the embedded engine, `sgl serve` and other servers of its
-        protocol, or a completions API that echoes log-probabilities. A chat API has no scores, and
-        UnsupportedByBackendError says so; `sgl.gen(name, Literal[...])` in a program has such a model write the label.
-        Raises BadValueError, ProgramError.
+        protocol, or a completions API that echoes log-probabilities. A chat API has no scores: a
+        ProgramError names it (its cause is UnsupportedByBackendError). There, a program with
+        `sgl.gen(name, Literal[...])` has the model write the label. Raises BadValueError, ProgramError.
         """
         task, arguments, run = self._prepared(labels, none, options)
         result: Classification[Any] = task._run({"text": _text(text), **arguments}, run)

@@ -45,7 +45,8 @@ class Decide(Task):
         The probability of a label is that of the label as the whole answer, given that the answer is one of the labels.
         Returns a `Decision`. Needs a backend that scores texts: the embedded engine, `sgl serve` and other servers of
         its protocol, or a completions API that echoes log-probabilities. A chat API writes its choice and has no
-        scores: UnsupportedByBackendError says so. Raises BadValueError for a question that is wrong, ProgramError.
+        scores: a ProgramError names it (its cause is UnsupportedByBackendError). Raises BadValueError for a question
+        that is wrong, ProgramError.
         """
         arguments, run = _split(text, questions, options)
         decision: Decision = self._run(arguments, run)

@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -173,6 +174,18 @@ def test_the_end_of_the_turn_counts_where_a_choice_begins_another():
     sgl.classify("x", ["art", "artist"], backend=backend)
     assert backend.calls[0].request.end == "<|im_end|>"
     assert backend.calls[0].request.scored == ["art<|im_end|>", "artist<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [("llama-3-instruct", "<|eot_id|>"), ("gemma-it", "<end_of_turn>"), ("glm-4v", "<|user|>"), ("default", "\n")],
+)
+def test_the_end_is_what_the_template_writes(template, end):
+    backend = sgl.Scripted({"label": {"art": -1.0, "artist": -2.0}}, chat_template=template)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the default template is a guess
+        sgl.classify("x", ["art", "artist"], backend=backend)
+    assert backend.calls[0].request.end == end
 
 
 def test_outside_of_a_turn_the_end_is_unknown():

@@ -135,7 +135,8 @@ async def _next_token(
 def _check_method(request: SelectRequest, traits: ServerCapabilities) -> None:
     if not isinstance(request.method, TokenLengthNormalized):
         raise traits.refuse(
-            f"gives no scores for {request.method!r}", "leave choices_method out: the model then writes its choice"
+            f"gives no scores for {request.method!r}",
+            "have the model write its choice: by a select without choices_method, or a gen of a Literal",
         )
 
 
