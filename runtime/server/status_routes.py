@@ -157,6 +157,7 @@ async def model_info(request: Request) -> dict[str, Any]:
         "has_audio_understanding": False,
         "takes_quoted_text": True,
         "closes_at_limit": True,
+        "copies_values": True,
         "model_type": read_json(Path(engine.model_path) / "config.json").get("model_type"),
         "architectures": [engine.fixed_info["architecture"]],
     }

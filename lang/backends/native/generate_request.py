@@ -23,8 +23,16 @@ _EXTRAS = {  # what newer servers know: only sent if the program asks for it
 }
 
 
-def check_options(options: SamplingOptions, closes: bool) -> None:
-    """Raise UnsupportedByBackendError for what the server does not do. closes: it knows close_at_limit."""
+def check_options(options: SamplingOptions, closes: bool, copies: bool) -> None:
+    """Raise UnsupportedByBackendError for what the server does not do.
+
+    closes: it knows close_at_limit. copies: it has masks for values that are copied from a text.
+    """
+    if not copies and options.json_schema is not None and '"x-copied' in options.json_schema:
+        raise UnsupportedByBackendError(
+            "this server has no masks for values that are copied from a text: it is no `sgl serve` that has them; use "
+            "one, or an sgl.Engine in this process"
+        )
     if options.close_at_limit and not closes:
         raise UnsupportedByBackendError(
             "this server has no close_at_limit: it is not a server of `sgl serve` that has it; leave it out (a typed "
