@@ -32,6 +32,11 @@ def check_options(options: SamplingOptions, closes: bool, masks_logprobs: bool) 
         raise UnsupportedByBackendError(
             "this server has no masked_logprobs: it is not a server of `sgl serve` that has it; leave it out, or use "
             "an sgl.Engine in this process"
+def check_options(options: SamplingOptions, closes: bool, copies: bool) -> None:
+    closes: it knows close_at_limit. copies: it has masks for values that are copied from a text.
+    if not copies and options.json_schema is not None and '"x-copied' in options.json_schema:
+            "this server has no masks for values that are copied from a text: it is no `sgl serve` that has them; use "
+            "one, or an sgl.Engine in this process"
         )
     if options.close_at_limit and not closes:
         raise UnsupportedByBackendError(
