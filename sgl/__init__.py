@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sgl import documents as documents
     from sgl.lang.backends.apis.anthropic_backend import Anthropic
     from sgl.lang.backends.apis.litellm_backend import LiteLLM
     from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from sgl.tasks.decide_program import Decision
     from sgl.tasks.examples import examples
     from sgl.tasks.extract import extract
+    from sgl.tasks.extract_document import extract_document
     from sgl.tasks.extract_program import Extraction
     from sgl.tasks.questions import choice, predicate, score
 
@@ -125,6 +127,7 @@ _HOMES = {
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
     "sgl.tasks.examples": ("examples",),
+    "sgl.tasks.extract_document": ("extract_document",),
     "sgl.tasks.extract": ("extract",),
     "sgl.tasks.extract_program": ("Extraction",),
     "sgl.tasks.calibrate": ("calibrate",),
@@ -195,6 +198,7 @@ __all__ = [
     "decide",
     "examples",
     "extract",
+    "extract_document",
     "fields",
     "flush_cache",
     "function",
@@ -244,8 +248,8 @@ def _show_error(kind: Any, error: Any, trace: Any) -> None:
 def __getattr__(name: str) -> Any:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_error
-    if name == "compat":
-        return importlib.import_module("sgl.compat")
+    if name in ("compat", "documents"):
+        return importlib.import_module(f"sgl.{name}")
     home = _HOME.get(name)
     if home is None:
         import difflib
