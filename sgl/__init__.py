@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from sgl.tasks.decide_program import Decision
     from sgl.tasks.examples import examples
     from sgl.tasks.extract import extract
+    from sgl.tasks.extract_document import extract_document
     from sgl.tasks.extract_program import Extraction
     from sgl.tasks.questions import choice, predicate, score
     from sgl.tasks.nearest_examples import nearest
@@ -217,6 +218,7 @@ __all__ = [
     "evaluate",
     "examples",
     "extract",
+    "extract_document",
     "fields",
     "flush_cache",
     "function",

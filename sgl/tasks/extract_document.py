@@ -9,15 +9,14 @@ from sgl.documents import Document
 from sgl.lang.program.batch_options import BatchOptions
 from sgl.lang.program.batch_runs import batch_error
 
-from .extract import extract
 from .extract_program import Examples
 from .long_documents.document_cost import DocumentCost
 from .long_documents.document_extraction import DocumentExtraction
-from .long_documents.document_reading import DocumentReading, Question
+from .long_documents.document_reading import DocumentReading, Questions, piece_task
 from .long_documents.merge_rules import Rule
 
 T = TypeVar("T")
-Steps = Generator[Question, list[Any], list[Any]]
+Steps = Generator[Questions, list[Any], list[Any]]
 
 
 class DocumentOptions(BatchOptions, total=False):
@@ -190,20 +189,20 @@ def _run(steps: Steps) -> list[Any]:
     answers: Any = None
     while True:
         try:
-            question = steps.send(answers)
+            questions = steps.send(answers)
         except StopIteration as end:
             return end.value
-        answers = extract.batch(question.kind, question.texts, **question.options)
+        answers = piece_task.answers(questions)
 
 
 async def _arun(steps: Steps) -> list[Any]:
     answers: Any = None
     while True:
         try:
-            question = steps.send(answers)
+            questions = steps.send(answers)
         except StopIteration as end:
             return end.value
-        answers = await extract.abatch(question.kind, question.texts, **question.options)
+        answers = await piece_task.async_answers(questions)
 
 
 def _single(results: list[Any], details: bool) -> Any:

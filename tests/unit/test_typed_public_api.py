@@ -1,4 +1,4 @@
-"""mypy and pyright know the types of the public API: the programs of tests/typing."""
+"""mypy and pyright know the types of the public API: the programs of tests/typing, and short examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from sgl.lang.program.run_options import RunOptions
 from sgl.lang.sampling.options import RUN_NAMES
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = sorted((ROOT / "tests/typing").glob("*.py"))
+EXAMPLES = ("invoices", "mails", "small_agent")
+PROGRAMS = [*sorted((ROOT / "tests/typing").glob("*.py")), *(ROOT / f"examples/{name}.py" for name in EXAMPLES)]
 FLOORS = ("lang", "runtime", "grammars", "common")
 MYPY = """
 [mypy]

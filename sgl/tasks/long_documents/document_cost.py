@@ -1,4 +1,4 @@
-"""What reading a document in pieces costs at most, told before it runs."""
+"""What reading a document in pieces costs at most, known before it runs."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def piece_limits(
     prompt = prompt_tokens(arguments, backend)
     room = MOST_PIECE_TOKENS if context is None else context - prompt - answer - SLACK
     chosen = min(room, MOST_PIECE_TOKENS) if tokens is None else tokens
-    if chosen > room and context is not None or chosen < 1:
+    if (chosen > room and context is not None) or chosen < 1:
         raise BadValueError(
             f"a piece of {max(1, chosen)} tokens, a prompt of {prompt} around it and an answer of {answer} do not fit "
             f"the context of {context} tokens: give a smaller tokens= or max_tokens=, or shorter instructions"

@@ -16,10 +16,11 @@ from sgl.lang.program import batch_runs
 from sgl.lang.typed.type_constraint import type_name
 from sgl.lang.typed.typed_json import refusal_of, unfenced
 
-from ..extract_program import Extraction
+from ..extract_program import Extraction, extract_program
+from ..task import Task
 from .document_cost import DocumentCost, piece_limits
 from .document_extraction import DocumentExtraction, PieceError
-from .found_values import FoundValue, asked_text, found_values
+from .found_values import FoundValue, found_values, piece_text
 from .merge_rules import Merged, checked_rules, merge_field
 from .optional_fields import optional_fields
 
@@ -28,12 +29,23 @@ _RUN = batch_runs.OPTION_NAMES | {"num_threads", "progress_bar"}
 
 
 @dataclass(frozen=True)
-class Question:
-    """A batch for `sgl.extract`: a type, texts, and options."""
+class Questions:
+    """A batch of the program of `sgl.extract`: the arguments of each run, and the options of all."""
 
-    kind: Any
-    texts: list[str]
+    items: list[dict[str, Any]]
     options: Mapping[str, Any]
+
+
+class PieceTask(Task):
+    """The program of `sgl.extract`, for pieces of documents."""
+
+    def answers(self, questions: Questions) -> list[Any]:
+        """An Extraction for each, or its error."""
+        return self._run_batch(questions.items, questions.options, True)
+
+    async def async_answers(self, questions: Questions) -> list[Any]:
+        """As `answers`, for event loops."""
+        return await self._arun_batch(questions.items, questions.options, True)
 
 
 @dataclass
@@ -58,43 +70,43 @@ class DocumentReading:
         self.max_pieces, self.budget = options.pop("max_pieces", None), options.pop("budget", None)
         self.retries = _whole("retries", options.pop("retries", 0))
         examples = [(text, self.fields.example(value)) for text, value in options.pop("examples", ())]
-        self.asked = {"instructions": options.pop("instructions", None), "examples": examples}
+        kind, instructions = self.fields.partial, options.pop("instructions", None)
+        self.arguments = {"kind": kind, "instructions": instructions, "examples": examples, "retries": self.retries}
         self.backend = resolve_backend(options.pop("backend", None))
         sizes = [options.pop(name, None) for name in ("tokens", "overlap", "max_tokens")]
         reject_unknown("extract_document", options, _RUN)
-        self.limits = piece_limits({"kind": self.fields.partial, **self.asked}, self.backend, *sizes)
-        run = {"backend": self.backend, "max_tokens": self.limits.max_tokens, "retries": self.retries}
-        self.run = {**options, **run, "details": True, "return_exceptions": True}
+        self.limits = piece_limits(self.arguments, self.backend, *sizes)
+        self.run = {**options, "backend": self.backend, "max_tokens": self.limits.max_tokens}
         self.by_model = [name for name, rule in self.rules.items() if rule == "model"]
 
     def part(self, given: Document | str) -> Part:
         """A document in pieces. Raises BudgetExceeded where they may cost too much."""
         document = as_document(given)
-        pieces = [piece for piece in self.limits.pieces(document, self.backend) if asked_text(piece)]
+        pieces = [piece for piece in self.limits.pieces(document, self.backend) if piece_text(piece)]
         cost = self.limits.cost(pieces, self.retries, bool(self.by_model))
         cost.check(document.source, self.budget, self.max_pieces)
         return Part(document, pieces, cost, [], {name: [] for name in self.rules})
 
-    def results(self, given: Iterable[Document | str]) -> Generator[Question, list[Any], list[Any]]:
+    def results(self, given: Iterable[Document | str]) -> Generator[Questions, list[Any], list[Any]]:
         """Of each document its DocumentExtraction or its error. Yields questions, and is sent their answers."""
         parts = [self.part(one) for one in given]
-        texts = [asked_text(piece) for part in parts for piece in part.pieces]
-        answers = iter((yield Question(self.fields.partial, texts, {**self.run, **self.asked})) if texts else [])
+        texts = [piece_text(piece) for part in parts for piece in part.pieces]
+        answers = iter((yield self._questions(texts, self.arguments, self.run)) if texts else [])
         for part in parts:
             part.answers = [next(answers) for _ in part.pieces]
             self._gather(part)
         undecided = [part for part in parts if self._undecided(part)]
         if undecided:
+            arguments = {"kind": self.fields.only(self.by_model), "instructions": QUESTION, "retries": self.retries}
+            journal = {"journal": f"{self.run['journal']}.merge"} if self.run.get("journal") else {}
             texts = [self._listed(part) for part in undecided]
-            decided = yield Question(self.fields.only(self.by_model), texts, self._deciding())
+            decided = yield self._questions(texts, arguments, {**self.run, **journal})
             for part, answer in zip(undecided, decided, strict=True):
                 part.decided = answer
         return [self._outcome(part) for part in parts]
 
-    def _deciding(self) -> dict[str, Any]:
-        """The options of the second batch; its journal is another file."""
-        journal = self.run.get("journal")
-        return {**self.run, "instructions": QUESTION, **({"journal": f"{journal}.merge"} if journal else {})}
+    def _questions(self, texts: list[str], arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Questions:
+        return Questions([{**arguments, "text": text, "details": True} for text in texts], options)
 
     def _gather(self, part: Part) -> None:
         """Sort what the pieces say by fields."""
@@ -152,7 +164,7 @@ class DocumentReading:
                 self.validate(value)
         except (ValueError, AssertionError) as error:
             missing = [name for name in self.fields.hints if name not in fields]
-            none = f"; no piece has {', '.join(missing)}: what a document may lack needs `| None = None`" * bool(missing)
+            none = f"; no piece has {', '.join(missing)}: what may be missing needs `| None = None`" * bool(missing)
             raise ExtractionError(
                 f"extract_document({type_name(self.fields.kind)}): what the pieces of {document.source} say is not "
                 f"valid together: {refusal_of(error)}{none}"
@@ -168,3 +180,6 @@ def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadValueError(f"extract_document: {name} is {value!r}; give a whole number from 0")
     return value
+
+
+piece_task = PieceTask("extract", extract_program)

@@ -55,7 +55,7 @@ def is_inside(path: str, outer: str) -> bool:
     return path == outer or path.startswith((f"{outer}.", f"{outer}["))
 
 
-def asked_text(piece: Piece) -> str:
+def piece_text(piece: Piece) -> str:
     """What the model reads of a piece: without the white space around it."""
     return piece.text.strip()
 
@@ -66,7 +66,7 @@ def found_values(extraction: Extraction[Any], fields: Mapping[str, Any], piece: 
     for name, value in fields.items():
         if value is None or value == []:
             continue
-        spans = dict(_texts_in(value, name, asked_text(piece)))
+        spans = dict(_texts_in(value, name, piece_text(piece)))
         spans |= {path: spans for path, spans in extraction.spans.items() if is_inside(path, name)}
         moved = {path: [Span(start + offset, end + offset) for start, end in inside] for path, inside in spans.items()}
         yield FoundValue(name, value, piece, _confidence(extraction, name), {path: s for path, s in moved.items() if s})
