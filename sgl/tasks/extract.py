@@ -9,6 +9,7 @@ from sgl.lang.errors import BadValueError
 from sgl.lang.program.batch_options import BatchOptions, RunOptions
 
 from .extract_program import Examples, Extraction, extract_program
+from .nearest_examples import as_given
 from .task import Task
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class Extract(Task):
     kind          the type: any that `gen` takes, such as a dataclass or pydantic model
     text          what the value is read from
     instructions  more words for the model, below the description of the fields
-    examples      pairs of a text and its value, which the model reads first
+    examples      pairs of a text and its value, which the model reads first; or `sgl.nearest(pairs, k)`
     retries       how often a value that a validator refuses may be written again, with the validator's message in the
                   conversation (0)
     validate      a function of the value that raises ValueError for one that is wrong; what it returns is not used
@@ -232,7 +233,7 @@ class Extract(Task):
             raise BadValueError(f"extract: retries is {retries!r}; give a whole number from 0")
         if too_long != "error":
             raise BadValueError(f'extract: on_too_long is {too_long!r}; give "error"')
-        return {**own, "kind": kind, "examples": tuple(own.get("examples", ()))}, given
+        return {**own, "kind": kind, "examples": as_given(own.get("examples", ()))}, given
 
 
 extract = Extract("extract", extract_program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +54,16 @@ def nearest(
     if not examples or k < 1:
         raise BadValueError(f"nearest got {len(examples)} examples and k={k}; give at least one of each")
     return NearestExamples(examples, k, embed or _engine_embed(backend))
+
+
+def examples_for(text: str, examples: Iterable[tuple[str, Any]] | NearestExamples) -> Iterable[tuple[str, Any]]:
+    """The examples of a prompt with this text."""
+    return examples(text) if isinstance(examples, NearestExamples) else examples
+
+
+def as_given(examples: Any) -> Any:
+    """Examples that can be read once for each of many texts."""
+    return examples if isinstance(examples, NearestExamples) else tuple(examples)
 
 
 def _engine_embed(backend: Any) -> Embed:
