@@ -41,7 +41,8 @@ class GenRequest:
 class SelectRequest:
     """One choice among texts. With `temperature` above 0 it is drawn, by `seed` if that is given.
 
-    A choice that is a `QuotedText` is quoted where that says so, as appended text is.
+    A choice that is a `QuotedText` is quoted where that says so, as appended text is. `end` is scored after each choice
+    and not appended: the text that ends the turn, for methods that ask for it.
     """
 
     choices: list[str]
@@ -50,6 +51,12 @@ class SelectRequest:
     name: str | None = None
     where: SourceLocation | None = None
     seed: int | None = None
+    end: str = ""
+
+    @property
+    def scored(self) -> list[str]:
+        """What is scored: each choice, with the end of the turn where that counts."""
+        return [choice + self.end for choice in self.choices] if self.end else self.choices
 
     def as_given(self, decision: str) -> str:
         """The choice that was decided for, as what it is to be appended."""

@@ -2,44 +2,71 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from .backends.default_backend import resolve_backend
 from .errors import reject_unknown
 from .graph.trace_program import current_tracer, extract_prefix, trace_nested, trace_program
 from .graph.tracer import TracerProgramState
-from .program import batch_runs
-from .program.batch_options import BatchDisplayOptions, BatchOptions
-from .program.program import Program, ProgramCall
+from .program.async_program_state import AsyncProgramState
+from .program.batchable_program import BatchableProgram
+from .program.program import ProgramCall
+from .program.program_method import ProgramMethod, is_method
 from .program.program_run import RunSettings, new_executor, run_body_async, run_program, split_options
 from .program.program_state import ProgramState
+from .program.run_options import RunOptions
+from .program.type_parameters import Parameters, Returned_co
 
 if TYPE_CHECKING:
     from .graph.compiled_program import CompiledProgram
 
-Items: TypeAlias = Sequence[
-    dict[str, Any] | Sequence[Any]
-]  # of a batch: dicts of arguments, or tuples of them in their order
+Own = ParamSpec("Own")  # parameters of a function after the state
+Result = TypeVar("Result")
+A = TypeVar("A")  # A to D: arguments by their places
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
 
 
-class SglFunction(Program):
-    """A program: the result of `@sgl.function` on a function whose first parameter is `s`."""
+class SglFunction(BatchableProgram[Parameters, Returned_co]):
+    """A program: the result of `@sgl.function` on a function whose first parameter is `s`.
+
+    For type checkers it is generic in the parameters after `s` and in what the body returns. `run` and `arun` take
+    the arguments alone, or up to four by place and then options; other arguments with options are
+    `program.with_options(...).run(...)`.
+    """
 
     pin_prefix_rid: str | None = None
 
-    def __reduce__(self) -> Any:
-        """By name, as functions are pickled, with the bound arguments."""
-        if not self.bind_arguments:
-            return self.func.__qualname__
-        return _bound, (self.func.__module__, self.func.__qualname__, self.bind_arguments)
+    def bind(self, **kwargs: Any) -> SglFunction[..., Returned_co]:
+        """Return the same program with some of its arguments fixed. Raises ArgumentsError for other names."""
+        return super().bind(**kwargs)  # type: ignore[return-value]
 
     # --- running -----------------------------------------------------------------------------------------
 
-    def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+    @overload
+    def run(self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ProgramState[Returned_co]: ...
+    @overload
+    def run(self: Callable[[], ProgramState[Result]], /, **options: Unpack[RunOptions]) -> ProgramState[Result]: ...
+    @overload
+    def run(
+        self: Callable[[A], ProgramState[Result]], a: A, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
+    @overload
+    def run(
+        self: Callable[[A, B], ProgramState[Result]], a: A, b: B, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
+    @overload
+    def run(
+        self: Callable[[A, B, C], ProgramState[Result]], a: A, b: B, c: C, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
+    @overload
+    def run(
+        self: Callable[[A, B, C, D], ProgramState[Result]], a: A, b: B, c: C, d: D, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
+    def run(self, /, *args: Any, **kwargs: Any) -> ProgramState[Any]:
         """Run the program. Returns when the body has ended; reading the state waits for the rest.
 
         Pass the program's own arguments and, as keywords, any of these options (a parameter of the program with the
@@ -67,81 +94,28 @@ class SglFunction(Program):
         return run_program(self, self.check(ProgramCall(args, arguments)), RunSettings.of(options))
 
     @overload
-    def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        generator_style: Literal[False] = ...,
-        return_exceptions: Literal[False] = ...,
-        **options: Unpack[BatchDisplayOptions],
-    ) -> list[ProgramState]: ...
+    async def arun(self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ProgramState[Returned_co]: ...
     @overload
-    def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        generator_style: Literal[True],
-        return_exceptions: Literal[False] = ...,
-        **options: Unpack[BatchDisplayOptions],
-    ) -> Iterator[ProgramState]: ...
+    async def arun(
+        self: Callable[[], ProgramState[Result]], /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
     @overload
-    def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        generator_style: Literal[False] = ...,
-        return_exceptions: bool,
-        **options: Unpack[BatchDisplayOptions],
-    ) -> list[ProgramState | Exception]: ...
+    async def arun(
+        self: Callable[[A], ProgramState[Result]], a: A, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
     @overload
-    def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        generator_style: Literal[True],
-        return_exceptions: bool,
-        **options: Unpack[BatchDisplayOptions],
-    ) -> Iterator[ProgramState | Exception]: ...
+    async def arun(
+        self: Callable[[A, B], ProgramState[Result]], a: A, b: B, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
     @overload
-    def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        generator_style: bool,
-        return_exceptions: bool = ...,
-        **options: Unpack[BatchDisplayOptions],
-    ) -> Iterable[Any]: ...
-    def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = "auto",
-        progress_bar: bool = False,
-        generator_style: bool = False,
-        return_exceptions: bool = False,
-        **options: Any,
-    ) -> Iterable[Any]:
-        """Run the program once for each item. An item is a dict of arguments, or a tuple of positional ones.
-
-        Returns the finished states in the order of the items; with `generator_style`, an iterator that runs a
-        limited number of items ahead. `num_threads` limits how many bodies run at once (1: one item after another
-        in this thread). A body that reads no values occupies its thread only for a moment.
-
-        If a node fails, the result is the item's state, and its `error()` is set. If a body itself raises, the
-        other items still finish, then the error is raised. With `return_exceptions`, nothing is raised: either
-        kind of error replaces the state in the result list.
-
-        `options` are those of `run`, except stream and use_thread; `adapter` may be a list with one for each item.
-        """
-        reject_unknown("run_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))
-        calls = batch_runs.make_calls(self, batch_kwargs)
-        plan = batch_runs.BatchRunSettings(num_threads, progress_bar, return_exceptions)
-        settings = RunSettings.of(options, return_exceptions, len(calls))
-        if generator_style:
-            return batch_runs.iterate(self, calls, settings, plan)
-        return batch_runs.run_all(self, calls, settings, plan) if calls else []
-
-    async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+    async def arun(
+        self: Callable[[A, B, C], ProgramState[Result]], a: A, b: B, c: C, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
+    @overload
+    async def arun(
+        self: Callable[[A, B, C, D], ProgramState[Result]], a: A, b: B, c: C, d: D, /, **options: Unpack[RunOptions]
+    ) -> ProgramState[Result]: ...
+    async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState[Any]:
         """`run` for event loops, for `def` and `async def` programs. Returns the finished state.
 
         An `async def` body reads values with `await s.get("name")`; a plain body runs in a thread. With
@@ -157,24 +131,7 @@ class SglFunction(Program):
         await run_body_async(self, call, state)
         return state
 
-    @overload
-    async def arun_batch(
-        self, batch_kwargs: Items, *, return_exceptions: Literal[False] = ..., **options: Unpack[BatchOptions]
-    ) -> list[ProgramState]: ...
-    @overload
-    async def arun_batch(
-        self, batch_kwargs: Items, *, return_exceptions: bool, **options: Unpack[BatchOptions]
-    ) -> list[ProgramState | Exception]: ...
-    async def arun_batch(
-        self, batch_kwargs: Items, *, num_threads: int | str = "auto", return_exceptions: bool = False, **options: Any
-    ) -> list[Any]:
-        """`run_batch` for event loops. All `async def` bodies run at once; plain bodies run in threads."""
-        reject_unknown("arun_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))
-        calls = batch_runs.make_calls(self, batch_kwargs)
-        plan = batch_runs.BatchRunSettings(num_threads, False, return_exceptions)
-        return await batch_runs.run_all_async(self, calls, RunSettings.of(options, return_exceptions, len(calls)), plan)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ProgramState[Returned_co]:
         """Run the program; inside a trace, trace it."""
         return self.run(*args, **kwargs)
 
@@ -184,7 +141,7 @@ class SglFunction(Program):
         """Return the graph of the program's nodes. Arguments you leave out become placeholders."""
         return trace_program(self, kwargs, backend)
 
-    def compile(self, backend: Any = None, **bound: Any) -> CompiledProgram:
+    def compile(self, backend: Any = None, **bound: Any) -> CompiledProgram[Returned_co]:
         """Return the program as a graph that runs without its Python body. `bound` fixes some arguments.
 
         The body runs once, now, with placeholders for the other arguments. Raises TraceError with the line
@@ -202,27 +159,68 @@ class SglFunction(Program):
             resolved.cache_prefix(prefix)
 
 
-def _bound(module: str, name: str, arguments: dict[str, Any]) -> SglFunction:
-    program: SglFunction = attrgetter(name)(importlib.import_module(module))
-    return program.bind(**arguments)
+class ProgramDecorator(Protocol):
+    """What `@sgl.function(...)` with options puts above a function."""
+
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[AsyncProgramState, Own], Coroutine[Any, Any, Result]], /
+    ) -> SglFunction[Own, Result]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[ProgramState, Own], Result], /) -> SglFunction[Own, Result]: ...
+    @overload
+    def __call__(
+        self,
+        func: Callable[Concatenate[Any, AsyncProgramState, Own], Coroutine[Any, Any, Result]]
+        | classmethod[Any, Concatenate[AsyncProgramState, Own], Coroutine[Any, Any, Result]],
+        /,
+    ) -> ProgramMethod[SglFunction[Own, Result]]: ...
+    @overload
+    def __call__(
+        self,
+        func: Callable[Concatenate[Any, ProgramState, Own], Result]
+        | classmethod[Any, Concatenate[ProgramState, Own], Result],
+        /,
+    ) -> ProgramMethod[SglFunction[Own, Result]]: ...
 
 
 @overload
-def function(func: Callable[..., Any], num_api_spec_tokens: int | None = None) -> SglFunction: ...
+def function(func: None = None, num_api_spec_tokens: int | None = None, **older: int | None) -> ProgramDecorator: ...
 @overload
 def function(
-    func: None = None, num_api_spec_tokens: int | None = None, **older: int | None
-) -> Callable[[Callable[..., Any]], SglFunction]: ...
+    func: Callable[Concatenate[AsyncProgramState, Own], Coroutine[Any, Any, Result]],
+    num_api_spec_tokens: int | None = None,
+) -> SglFunction[Own, Result]: ...
+@overload
 def function(
-    func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None, **older: int | None
-) -> Any:
+    func: Callable[Concatenate[ProgramState, Own], Result], num_api_spec_tokens: int | None = None
+) -> SglFunction[Own, Result]: ...
+@overload
+def function(
+    func: Callable[Concatenate[Any, AsyncProgramState, Own], Coroutine[Any, Any, Result]]
+    | classmethod[Any, Concatenate[AsyncProgramState, Own], Coroutine[Any, Any, Result]],
+    num_api_spec_tokens: int | None = None,
+) -> ProgramMethod[SglFunction[Own, Result]]: ...
+@overload
+def function(
+    func: Callable[Concatenate[Any, ProgramState, Own], Result]
+    | classmethod[Any, Concatenate[ProgramState, Own], Result],
+    num_api_spec_tokens: int | None = None,
+) -> ProgramMethod[SglFunction[Own, Result]]: ...
+def function(func: Any = None, num_api_spec_tokens: int | None = None, **older: int | None) -> Any:
     """Turn a function into a program. Its first parameter, `s`, is the state. Works with or without parentheses.
+
+    In a class, `self` comes before `s`: `judge.score` is then a program. Above @classmethod and @staticmethod too.
 
     `num_api_spec_tokens`: with a remote API, one call writes up to this many tokens ahead and the following gens
     take their text from them, which saves calls. Local engines ignore it. Raises UnknownOptionError for other options.
     """
     reject_unknown("function", older.keys() - {"api_num_spec_tokens"}, {"num_api_spec_tokens"})
     ahead = num_api_spec_tokens if num_api_spec_tokens is not None else older.get("api_num_spec_tokens")
-    if func is None:
-        return lambda inner: SglFunction(inner, ahead)
-    return SglFunction(func, ahead)
+    return (lambda inner: _made(inner, ahead)) if func is None else _made(func, ahead)
+
+
+def _made(func: Any, ahead: int | None) -> Any:
+    if isinstance(func, classmethod) or is_method(func):
+        return ProgramMethod(func, lambda method: SglFunction(method, ahead))
+    return SglFunction(func.__func__ if isinstance(func, staticmethod) else func, ahead)

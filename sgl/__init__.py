@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sgl import documents as documents
     from sgl.evaluation.compare import Comparison, compare
     from sgl.evaluation.evaluate import evaluate
     from sgl.evaluation.evaluation import Evaluation
@@ -49,13 +50,14 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
-    from sgl.lang.program.async_program_state import AsyncProgramState
+    from sgl.lang.program.async_program_state import AsyncProgramState, AsyncState
     from sgl.lang.program.program_state import ProgramState, State
     from sgl.lang.program.state_group import ProgramStateGroup
     from sgl.lang.report import report
     from sgl.lang.sampling.choices import (
         Choice,
         ChoicesMethod,
+        answer_likelihood,
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
@@ -65,10 +67,18 @@ if TYPE_CHECKING:
     from sgl.lang.tools.toolbox import tools
     from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
     from sgl.runtime.engine import Engine
+    from sgl.tasks.calibrate import calibrate
+    from sgl.tasks.calibration import Calibration
+    from sgl.tasks.classify import classify
+    from sgl.tasks.classify_program import Classification
+    from sgl.tasks.decide import decide
+    from sgl.tasks.decide_program import Decision
     from sgl.tasks.examples import examples
     from sgl.tasks.extract import extract
+    from sgl.tasks.extract_document import extract_document
     from sgl.tasks.extract_program import Extraction
     from sgl.tasks.nearest_examples import nearest
+    from sgl.tasks.questions import choice, predicate, score
 
 _HOMES = {
     "sgl.evaluation.compare": ("Comparison", "compare"),
@@ -79,6 +89,7 @@ _HOMES = {
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
+        "answer_likelihood",
         "greedy_token_selection",
         "token_length_normalized",
         "unconditional_likelihood_normalized",
@@ -87,7 +98,7 @@ _HOMES = {
     "sgl.lang.backends.default_backend": ("flush_cache", "get_server_info", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
     "sgl.lang.sgl_function": ("SglFunction", "function"),
-    "sgl.lang.program.async_program_state": ("AsyncProgramState",),
+    "sgl.lang.program.async_program_state": ("AsyncProgramState", "AsyncState"),
     "sgl.lang.program.state_group": ("ProgramStateGroup",),
     "sgl.lang.interpreter.token_usage": ("Budget", "Usage"),
     "sgl.lang.nodes.description_primitives": ("fields", "labels"),
@@ -126,8 +137,16 @@ _HOMES = {
     "sgl.lang.program.program_state": ("ProgramState", "State"),
     "sgl.runtime.engine": ("Engine",),
     "sgl.tasks.examples": ("examples",),
+    "sgl.tasks.extract_document": ("extract_document",),
     "sgl.tasks.extract": ("extract",),
     "sgl.tasks.extract_program": ("Extraction",),
+    "sgl.tasks.calibrate": ("calibrate",),
+    "sgl.tasks.calibration": ("Calibration",),
+    "sgl.tasks.classify": ("classify",),
+    "sgl.tasks.classify_program": ("Classification",),
+    "sgl.tasks.decide": ("decide",),
+    "sgl.tasks.decide_program": ("Decision",),
+    "sgl.tasks.questions": ("choice", "predicate", "score"),
 }
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
@@ -141,7 +160,6 @@ _MEANT = {
     "complete": "gen",
     "completion": "gen",
     "choose": "select",
-    "choice": "select",
     "choices": "select",
     "LLM": "Engine",
     "program": "function",
@@ -153,12 +171,16 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDE
 __all__ = [
     "Anthropic",
     "AsyncProgramState",
+    "AsyncState",
     "Budget",
     "BudgetExceeded",
+    "Calibration",
     "Choice",
     "ChoicesMethod",
+    "Classification",
     "Comparison",
     "DeadlineExceeded",
+    "Decision",
     "Engine",
     "Evaluation",
     "Extraction",
@@ -177,15 +199,21 @@ __all__ = [
     "State",
     "Tuned",
     "Usage",
+    "answer_likelihood",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "calibrate",
+    "choice",
+    "classify",
     "compare",
     "copied",
     "copied_spans",
+    "decide",
     "evaluate",
     "examples",
     "extract",
+    "extract_document",
     "fields",
     "flush_cache",
     "function",
@@ -200,10 +228,12 @@ __all__ = [
     "nearest",
     "once",
     "plain",
+    "predicate",
     "record",
     "replay",
     "report",
     "resume",
+    "score",
     "select",
     "separate_reasoning",
     "set_default_backend",
@@ -235,8 +265,8 @@ def _show_error(kind: Any, error: Any, trace: Any) -> None:
 def __getattr__(name: str) -> Any:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_error
-    if name == "compat":
-        return importlib.import_module("sgl.compat")
+    if name in ("compat", "documents"):
+        return importlib.import_module(f"sgl.{name}")
     home = _HOME.get(name)
     if home is None:
         import difflib

@@ -23,6 +23,9 @@ GIVEN = {  # what programs are given and do not make: their entries have no cons
     "sgl.SglFunction",
     "sgl.Journal",
     "sgl.Choice",
+    "sgl.Calibration",
+    "sgl.Classification",
+    "sgl.Decision",
     "sgl.ProgramError",
     "sgl.ProgramCancelled",
     "sgl.DeadlineExceeded",
@@ -34,9 +37,10 @@ GIVEN = {  # what programs are given and do not make: their entries have no cons
     "sgl.grammars.UnsupportedGrammarError",
 }
 INSIDE = {  # methods that the house calls, not its readers
-    "sgl.SglFunction": {"call"},
+    "sgl.SglFunction": {"call", "of", "check_all"},
     "sgl.Journal": {"add", "add_turn", "acquire", "release", "create"},
-    "sgl.ChoicesMethod": {"requires_unconditional_logprobs"},
+    "sgl.ChoicesMethod": {"requires_unconditional_logprobs", "scores_end"},
+    "sgl.Calibration": {"apply", "check"},
     "sgl.runtime.build.engine_config.EngineConfig": {"on", "for_model", "validate"},
     "sgl.runtime.SamplingParams": {"greedy", "penalized", "end_ids"},
     "sgl.runtime.Tokenizer": {"backend_decode", "decode_stream", "visible_bytes"},
@@ -53,6 +57,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def entry(path: str) -> str:
     """The Markdown of a public name, such as `sgl.gen` or `sgl.runtime.SamplingParams`."""
     named = _find(path)
+    module, _, name = path.rpartition(".")
+    if inspect.isclass(named) and named.__name__ != name:
+        meant = f"{module}.{named.__name__}"
+        return f"### `{path}` {{ #{path} }}\n\nAnother name of [`{meant}`](#{meant}), for annotations.\n\n"
     signature = [] if path in GIVEN else _signature(named, path)
     lines = [f"### `{path}` {{ #{path} }}", "", *signature, *_words(named)]
     for name, member in _members(named) if inspect.isclass(named) else ():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.grammar_core_extension import compiled
@@ -144,6 +145,13 @@ class NameComplement:
     mark: int = PLAIN_ALWAYS
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CopiedText:
+    """Any piece of a text, as a JSON string spells it: the whole body of a rule. `pieces` is a `TextPieces`."""
+
+    pieces: Any
+
+
 @dataclass(eq=False, slots=True)
 class GrammarRule:
     """A named, possibly recursive part of a grammar; its body is made when it is first needed.
@@ -175,6 +183,7 @@ Expr = (
     | SeparatedList
     | AutomatonExpr
     | NameComplement
+    | CopiedText
     | RuleCall
 )
 

@@ -21,7 +21,7 @@ def extension() -> Any:
         core.learn(importlib.import_module("sgl.grammars.algebra.expr"))
     except (ImportError, AttributeError):
         return None
-    return core if hasattr(core, "read_lark") else None  # the newest function: an older core is none
+    return core if hasattr(core, "add_pieces") else None  # the newest function: an older core is none
 
 
 def compiled(plain: Function) -> Function:

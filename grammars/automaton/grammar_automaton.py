@@ -297,4 +297,7 @@ def _end_apart(core: PythonCore | NativeCore, network: RemoteNetwork, state: int
     threads = core.threads(state)
     frames = {frame: core.frame(frame) for frame in below(core, threads)}
     picks = [pick for some in (threads, *frames.values()) for pick in network.picks(some)]
-    return network.shortest_end(threads, frames, {pick: core.subset(pick) for pick in picks})
+    places = [place for some in (threads, *frames.values()) for place in network.places(some)]
+    return network.shortest_end(
+        threads, frames, {pick: core.subset(pick) for pick in picks}, {at: core.piece_end(*at) for at in places}
+    )

@@ -146,6 +146,7 @@ class NativeCore:
         if not self._core:
             raise MemoryError("out of memory for a grammar's automaton")
         self._mask, self._advance = loaded.core_mask, loaded.core_advance
+        self._texts = 0  # of the network, that the core knows
         self._out: np.ndarray | None = None
         self._pointer = 0
         self.extend()
@@ -161,6 +162,9 @@ class NativeCore:
     def extend(self) -> None:
         """Copy the network's new rows; the caller's lock keeps the tables from growing meanwhile."""
         network = self._network
+        for pieces in network.texts[self._texts :]:
+            self._extension.add_pieces(self._core, pieces.native)
+        self._texts = len(network.texts)
         if network.native is not None:
             self._extension.extend(self._core, network.native)
             return
@@ -236,6 +240,9 @@ class NativeCore:
         words = array("I", bytes(4 * row[3]))
         self._library.core_used(self._core, index, words.buffer_info()[0])
         return PartSubset(row[0], sum(word << 32 * i for i, word in enumerate(words)), row[1])
+
+    def piece_end(self, text: int, place: int) -> bytes:
+        return bytes(self._extension.piece_end(self._network.texts[text].native, place))
 
     def mask(self, state: int, out: np.ndarray) -> int:
         if out is not self._out:

@@ -27,7 +27,7 @@ from sgl.grammars.automaton.state_closure import (
     StateClosure,
     Thread,
 )
-from sgl.grammars.network.transition_network import PICK, UNBUILT, TransitionNetwork
+from sgl.grammars.network.transition_network import COPY, PICK, UNBUILT, TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 _DIGEST = (1 << 62) - 1
@@ -104,8 +104,9 @@ class PythonCore:
     def live(self, state: int) -> int:
         """The bytes that may come next, as a set of bits."""
         found = 0
-        for node, _, _ in self.states[state][0]:
-            found |= self.network.class_mask(self.network.node(node)[1])
+        for node, count, _ in self.states[state][0]:
+            kind, a, _, _, _ = self.network.node(node)
+            found |= self.network.texts[a].python.live(count) if kind == COPY else self.network.class_mask(a)
         return found
 
     def takes_plain(self, state: int) -> bool:
@@ -121,6 +122,10 @@ class PythonCore:
 
     def subset(self, index: int) -> PartSubset:
         return self.registers.subsets[index]
+
+    def piece_end(self, text: int, place: int) -> bytes:
+        """The bytes of a shortest way from a place in a piece of a text of the network to the end of a piece."""
+        return self.network.texts[text].python.end(place)
 
     def mask(self, state: int, out: np.ndarray) -> int:
         """Fill a uint32 row: the tokens that keep the text viable, the end where it may end.
@@ -180,8 +185,11 @@ class PythonCore:
     def _moved(self, state: int, byte: int) -> list[Thread]:
         found: list[Thread] = []
         for node, count, frame in self.states[state][0]:
-            _, kind, after, _, _ = self.network.node(node)
-            if self.network.class_mask(kind) >> byte & 1:
+            kind, a, after, _, _ = self.network.node(node)
+            if kind == COPY:
+                place = self.network.texts[a].python.step(count, byte)
+                found += [(node, place, frame)] if place >= 0 else []
+            elif self.network.class_mask(a) >> byte & 1:
                 found.append((after, count, frame))
         return found
 

@@ -9,7 +9,18 @@ from sgl.grammars.algebra.byte_marks import TOKEN
 from sgl.grammars.algebra.unordered_parts import EMPTY_SUBSET, PartSubset
 from sgl.grammars.automaton.state_closure import Thread
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.transition_network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, TransitionNetwork
+from sgl.grammars.network.transition_network import (
+    BYTE,
+    CALL,
+    COPY,
+    ENTER,
+    LOOP,
+    NEXT,
+    PICK,
+    SEEN,
+    SPLIT,
+    TransitionNetwork,
+)
 
 # A byte costs so much more than a move that reads none that texts are compared by length, and no way is a circle.
 BYTE_COST = 1 << 40
@@ -29,6 +40,8 @@ class DistanceCore(Protocol):
     def frame(self, index: int) -> list[Thread]: ...
 
     def subset(self, index: int) -> PartSubset: ...
+
+    def piece_end(self, text: int, place: int) -> bytes: ...
 
 
 class ShortestCompletions:
@@ -111,6 +124,8 @@ class ShortestCompletions:
             return called + cost[b] + 1
         if kind == ENTER:
             return self._entered(a) + cost[b] + 1
+        if kind == COPY:
+            return len(self.network.texts[a].shortest) * BYTE_COST
         return self._loop(index, 0) if kind == LOOP else 0
 
     def _entered(self, start: int) -> int:
@@ -167,9 +182,11 @@ class ShortestCompletions:
     def _rest(self, core: DistanceCore, thread: Thread) -> int:
         """The cost from a thread to the end of its frame."""
         node, count, _ = thread
-        kind, _, _, _, loop = self._nodes[node]
+        kind, a, _, _, loop = self._nodes[node]
         if kind == LOOP:
             return self._loop(node, count)
+        if kind == COPY:
+            return len(core.piece_end(a, count)) * BYTE_COST
         if loop < 0:
             return self._cost[node]
         if self._nodes[loop][0] == LOOP:
@@ -193,7 +210,7 @@ class ShortestCompletions:
         for _ in range(MOST_MOVES):
             if not work:
                 return bytes(found)
-            self._follow(work, found)
+            self._follow(core, work, found)
         raise GrammarLimitError(f"the shortest text that completes the grammar takes more than {MOST_MOVES} moves")
 
     def _levels(self, core: DistanceCore, threads: list[Thread]) -> list[Thread]:
@@ -216,13 +233,15 @@ class ShortestCompletions:
             return [(node, count)]
         return _stacked([node, *self._after_member(node, core.subset(count))])
 
-    def _follow(self, work: list[tuple[int, int]], found: bytearray) -> None:
+    def _follow(self, core: DistanceCore, work: list[tuple[int, int]], found: bytearray) -> None:
         """Move the top of an explicit stack one node along a shortest way."""
         node, count = work.pop()
         kind, a, b, _, _ = self._nodes[node]
         if kind == BYTE:
             found.append(_nicest(self.network.class_mask(a)))
             work.append((b, count))
+        elif kind == COPY:
+            found += core.piece_end(a, count) if count else self.network.texts[a].shortest
         elif kind == SPLIT:
             work.append((self._onward(node), count))
         elif kind == CALL and a in self._ends:

@@ -15,6 +15,7 @@ from sgl.grammars.algebra.unordered_parts import EMPTY_SUBSET, PartSubset
 from sgl.grammars.network.transition_network import (
     BYTE,
     CALL,
+    COPY,
     ENTER,
     LOOP,
     NEXT,
@@ -168,7 +169,7 @@ class StateClosure:
         self._popped: set[int] = set()
 
     def run(self, seeds: Iterable[Thread]) -> tuple[list[Thread], bool]:
-        """The threads at BYTE nodes, and whether the text may end."""
+        """The threads at BYTE and COPY nodes, and whether the text may end."""
         for seed in seeds:
             self._visit(*seed)
         while self._work or self._waiting:
@@ -191,11 +192,22 @@ class StateClosure:
         kind = self._network.node(node)[0]
         if kind == BYTE:
             self._kept.append(thread)
+        elif kind == COPY:
+            self._visit_copied(thread)
         elif kind == SPLIT and frame > 0:
             self._waiting.append(thread)
         elif thread not in self._seen:
             self._seen.add(thread)
             self._work.append(thread)
+
+    def _visit_copied(self, thread: Thread) -> None:
+        """Keep a thread within a piece where the piece may go on, and go on after it where it may end."""
+        node, place, frame = thread
+        automaton = self._network.texts[self._network.node(node)[1]].python
+        if automaton.live(place):
+            self._kept.append(thread)
+        if automaton.ends(place):
+            self._pop(frame)
 
     def _queue_waiting(self) -> None:
         found = [thread for thread in self._registers.thread_set(self._waiting) if thread not in self._seen]

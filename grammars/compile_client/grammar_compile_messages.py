@@ -53,7 +53,7 @@ class ForgetNetworks(NamedTuple):
 
 
 class NetworkGrown(NamedTuple):
-    """What was added to the tables of a network, and the entries of all rules.
+    """What was added to the tables of a network, the entries of all rules, and what the `TextPieces` added are of.
 
     All in a few long pieces, which are copied at once: decoding waits as long as Python works on them.
     """
@@ -62,6 +62,7 @@ class NetworkGrown(NamedTuple):
     edges: bytes
     classes: bytes
     entries: bytes
+    texts: list[tuple[str, str, bool]]
 
 
 class NetworkLost(Exception):

@@ -12,8 +12,9 @@ from sgl.grammars.algebra.expr import NEVER, GrammarRule
 from sgl.grammars.algebra.unordered_parts import PartSubset
 from sgl.grammars.compile_client import grammar_compile_messages
 from sgl.grammars.compile_client.grammar_compile_client import CompileProcessDied, RunningCompileProcess
+from sgl.grammars.copied.text_pieces import text_pieces
 from sgl.grammars.errors import AutomatonFullError
-from sgl.grammars.network.transition_network import FIELDS, LOOP, UNBUILT, TransitionNetwork
+from sgl.grammars.network.transition_network import COPY, FIELDS, LOOP, UNBUILT, TransitionNetwork
 
 _numbers = itertools.count(1)  # of all networks, whatever process holds them
 
@@ -57,13 +58,22 @@ class RemoteNetwork(TransitionNetwork):
         threads: list[grammar_compile_messages.Thread],
         frames: dict[int, list[grammar_compile_messages.Thread]],
         subsets: dict[int, PartSubset],
+        pieces: dict[tuple[int, int], bytes],
     ) -> bytes:
-        """A shortest text from a state to an end. Raises GrammarLimitError where it takes too much."""
-        return bytes(self._ask("shortest_end", threads, frames, subsets))
+        """A shortest text from a state to an end. Raises GrammarLimitError where it takes too much.
+
+        pieces: the ends of pieces, by the number of their text and the place in it.
+        """
+        return bytes(self._ask("shortest_end", threads, frames, subsets, pieces))
 
     def picks(self, threads: Iterable[grammar_compile_messages.Thread]) -> list[int]:
         """The subsets in which some threads are, of lists in any order."""
         return [count for node, count, _ in threads if self._picking(node)]
+
+    def places(self, threads: Iterable[grammar_compile_messages.Thread]) -> list[tuple[int, int]]:
+        """The texts of which some threads are in pieces, with the places in them."""
+        rows = [(self.node(node), count) for node, count, _ in threads]
+        return [(row[1], count) for row, count in rows if row[0] == COPY]
 
     def _picking(self, node: int) -> bool:
         kind, _, _, _, loop = self.node(node)
@@ -89,6 +99,7 @@ class RemoteNetwork(TransitionNetwork):
         self.edges.frombytes(grown.edges)
         self.classes += grown.classes
         self.entries = array("i", grown.entries)
+        self.texts += [text_pieces(*key) for key in grown.texts]
 
 
 class _Rules(Sequence[GrammarRule]):

@@ -36,12 +36,15 @@ class ServedNetwork:
         self.lock = threading.Lock()
         self._distances: ShortestCompletions | None = None
         self._sent = {"nodes": 0, "edges": 0, "classes": 0}  # items of each table
+        self._texts = 0
         self._asked = 0
 
     def grown(self) -> grammar_compile_messages.NetworkGrown:
         """What was not sent yet."""
         nodes, edges, classes = (self._tail(table) for table in self._sent)
-        return grammar_compile_messages.NetworkGrown(nodes, edges, classes, self.network.entries.tobytes())
+        texts = [pieces.key for pieces in self.network.texts[self._texts :]]
+        self._texts += len(texts)
+        return grammar_compile_messages.NetworkGrown(nodes, edges, classes, self.network.entries.tobytes(), texts)
 
     def _tail(self, table: str) -> bytes:
         items: array[int] | bytearray = getattr(self.network, table)
@@ -98,6 +101,7 @@ class RemoteCoreState(NamedTuple):
     sent: list[grammar_compile_messages.Thread]
     frames: dict[int, list[grammar_compile_messages.Thread]]
     subsets: dict[int, PartSubset]
+    pieces: dict[tuple[int, int], bytes]
 
     def threads(self, state: int) -> list[grammar_compile_messages.Thread]:
         del state
@@ -108,6 +112,9 @@ class RemoteCoreState(NamedTuple):
 
     def subset(self, index: int) -> PartSubset:
         return self.subsets[index]
+
+    def piece_end(self, text: int, place: int) -> bytes:
+        return self.pieces[text, place]
 
 
 class ServedNetworks:

@@ -130,7 +130,7 @@ def _finished(network: TransitionNetwork) -> bool:
         except (GrammarError, RecursionError):
             return False
         rule += 1
-    return True
+    return not network.texts  # what is copied from is the user's, and is not kept
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 from sgl.grammars.algebra.expr import Expr, GrammarRule
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.unordered_parts import PartTable
+from sgl.grammars.copied.text_pieces import TextPieces
 from sgl.grammars.network.transition_network_lowering import RuleLowering
 from sgl.grammars.network.transition_network_nodes import (
     BYTE,
     CALL,
     CLASS_BYTES,
+    COPY,
     ENTER,
     FIELDS,
     LOOP,
@@ -30,6 +32,7 @@ __all__ = [
     "BYTE",
     "CALL",
     "CLASS_BYTES",
+    "COPY",
     "ENTER",
     "FIELDS",
     "LOOP",
@@ -53,10 +56,11 @@ class TransitionNetwork:
 
     def __init__(self, root: Expr, native: bool = True) -> None:
         self.rules: list[GrammarRule] = []
+        self.texts: list[TextPieces] = []  # that values are copied from
         self._rule_ids: dict[GrammarRule, int] = {}
         self._class_ids: dict[int, int] = {}
         self._core: Any = extension() if native else None
-        self.native: Any = self._core.tables(self.rules, self._rule_ids) if self._core else None
+        self.native: Any = self._core.tables(self.rules, self._rule_ids, self.texts) if self._core else None
         if self.native is None:
             self.nodes, self.edges, self.entries = array("i"), array("i"), array("i")
             self.classes = bytearray()
@@ -91,6 +95,12 @@ class TransitionNetwork:
             self.entries.append(UNBUILT)
         return found
 
+    def text_id(self, pieces: TextPieces) -> int:
+        """The number of a text by its pieces, which are compared by identity."""
+        if pieces not in self.texts:
+            self.texts.append(pieces)
+        return self.texts.index(pieces)
+
     def build(self, rule: int) -> None:
         """Lower a rule's body; a no-op when that is done already."""
         if self.native is not None:
@@ -120,11 +130,12 @@ class TransitionNetwork:
                 self.__dict__.pop(table, None)
 
     def memory(self) -> int:
-        """Bytes of the tables."""
+        """Bytes of the tables, and of the automata of texts."""
+        texts = sum(pieces.memory() for pieces in self.texts)
         if self.native is not None:
-            return int(self._core.memory(self.native))
+            return int(self._core.memory(self.native)) + texts
         rows = len(self.nodes) + len(self.edges) + len(self.entries)
-        return rows * self.nodes.itemsize + len(self.classes)
+        return rows * self.nodes.itemsize + len(self.classes) + texts
 
     def class_id(self, mask: int) -> int:
         found = self._class_ids.get(mask)

@@ -14,6 +14,7 @@ from sgl.grammars.algebra.expr import (
     AutomatonExpr,
     ByteClass,
     CharClass,
+    CopiedText,
     Expr,
     GrammarRule,
     ListMember,
@@ -25,9 +26,11 @@ from sgl.grammars.algebra.expr import (
     SeparatedList,
     Seq,
 )
+from sgl.grammars.copied.text_pieces import TextPieces
 from sgl.grammars.network.transition_network_nodes import (
     BYTE,
     CALL,
+    COPY,
     ENTER,
     FIELDS,
     LOOP,
@@ -65,6 +68,7 @@ class NetworkTables(Protocol):
     def __len__(self) -> int: ...
     def class_id(self, mask: int) -> int: ...
     def rule_id(self, rule: GrammarRule) -> int: ...
+    def text_id(self, pieces: TextPieces) -> int: ...
 
 
 class RuleLowering:
@@ -88,6 +92,7 @@ class RuleLowering:
             SeparatedList: self._joined,
             AutomatonExpr: self._graph,
             NameComplement: self._other_than,
+            CopiedText: self._copied,
             RuleCall: self._call,
         }
 
@@ -171,6 +176,11 @@ class RuleLowering:
 
     def _call(self, expr: RuleCall, after: int, scope: LoopScope) -> int:
         return self._shared(CALL, self.network.rule_id(expr.rule), after, 0, scope)
+
+    def _copied(self, expr: CopiedText, after: int, scope: LoopScope) -> int:
+        if scope.loop >= 0:
+            raise ValueError("copied text belongs into a rule")
+        return self._shared(COPY, self.network.text_id(expr.pieces), 0, 0, _TOP)
 
     def _words(self, expr: LiteralSet, after: int, scope: LoopScope) -> int:
         def close(children: dict[int, int], final: bool) -> int:

@@ -11,12 +11,14 @@ Nodes are rows of five int32 (kind, a, b, c, d):
     RETURN pops a frame; from the bottom frame: the text may end
     PICK   table at edges[a], b parts, separator c: any part that is not used yet, or the extra
     SEEN   list a, part b (as many as there are parts: the extra): closes or goes on; closing pops the frame
+    COPY   text a: the next byte of a piece; where a piece may end, the frame is popped as well. The count is the state
+           of the text's automaton; it is the whole of a rule
 
 `d` is the loop whose iterations the thread's count counts at this node (-1: none). Where it is a PICK node the count
 is the number of a `PartSubset` (`parts.py`) instead; a list is entered as a loop is, subset 0 is empty for every list.
 """
 
-BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN = range(9)
+BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN, COPY = range(10)
 FIELDS = 5
 CLASS_BYTES = 32
 UNBUILT = -1

@@ -113,7 +113,7 @@ class Cardinality:
 def _many_strings(strings: StringShape) -> bool:
     if strings.most is not None and strings.most < max(strings.least, 1):
         return False
-    if strings.content is not None:
+    if strings.content is not None or strings.copied is not None:
         return False
     if not strings.languages and not strings.excluded:
         return len(strings.forbidden) < 10_000

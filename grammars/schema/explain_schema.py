@@ -8,6 +8,7 @@ from typing import Any
 from sgl.grammars.algebra.byte_marks import MOST_ITEMS
 from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.grammars.schema.content_encoding import KEYWORDS, encoding_of, holds_json, settled
+from sgl.grammars.schema.copied_strings import FROM
 from sgl.grammars.schema.ignored_keywords import without_refused
 from sgl.grammars.schema.keyword_reader import is_annotation
 from sgl.grammars.schema.schema_builder import schema_expr
@@ -73,6 +74,8 @@ def _finding(place: str, schema: dict[str, Any], keyword: str, options: SchemaOp
         return Finding(
             keyword, place, "exact", "" if schema[keyword] else "objects hold only members that their schemas declare"
         )
+    if keyword == FROM and place == "#":
+        return Finding(keyword, place, "exact", "strings with x-copied are pieces of it")
     if keyword in KEYWORDS:
         return _of_content(place, schema, keyword, options)
     if keyword == "uniqueItems" and schema[keyword] is True and not isinstance(schema.get("items"), bool):

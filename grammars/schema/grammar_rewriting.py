@@ -12,6 +12,7 @@ from sgl.grammars.algebra.expr import (
     AutomatonExpr,
     ByteClass,
     CharClass,
+    CopiedText,
     Expr,
     GrammarRule,
     Literal,
@@ -29,7 +30,7 @@ from sgl.grammars.algebra.expr import (
 
 
 class GrammarRewriting:
-    """What the leaves become is said by `chars`, `byte_set` and `data`, the text of an end by `end`.
+    """What the leaves become is said by `chars`, `byte_set`, `copied` and `data`, the text of an end by `end`.
 
     Rules are rewritten when they are first needed.
     """
@@ -49,6 +50,9 @@ class GrammarRewriting:
         raise NotImplementedError
 
     def end(self, data: bytes) -> bytes:
+        raise NotImplementedError
+
+    def copied(self, expr: CopiedText) -> Expr:
         raise NotImplementedError
 
     def of(self, expr: Expr) -> Expr:
@@ -82,6 +86,8 @@ class GrammarRewriting:
                 return self._other_than(expr)
             case RuleCall(rule):
                 return RuleCall(self._rule(rule))
+            case CopiedText():
+                return self.copied(expr)
         return expr
 
     def _words(self, literals: tuple[bytes, ...]) -> Expr:

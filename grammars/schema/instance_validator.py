@@ -12,6 +12,7 @@ from sgl.grammars.algebra.expr import NEVER, Expr
 from sgl.grammars.algebra.language_operations import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.schema.content_encoding import json_of
+from sgl.grammars.schema.copied_strings import is_piece
 from sgl.grammars.schema.number_ranges import integer_bounds
 from sgl.grammars.schema.schema_document import EndlessReference
 from sgl.grammars.schema.schema_shapes import (
@@ -74,6 +75,7 @@ class InstanceValidator:
             and all(self._matches(self._read(language), text) for language in strings.languages)
             and not any(self._matches(language, text) for language in strings.excluded)
             and (strings.content is None or self._content_fits(text, strings.content))
+            and (strings.copied is None or is_piece(text, strings.copied))
         )
 
     def _content_fits(self, text: str, places: Where) -> bool:

@@ -12,6 +12,7 @@ from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.content_encoding import encoded, encoding_of, holds_json
+from sgl.grammars.schema.copied_strings import copied_of
 from sgl.grammars.schema.schema_document import SchemaOptions, child
 from sgl.grammars.schema.schema_shapes import (
     NOWHERE,
@@ -99,6 +100,7 @@ _APPLIED = frozenset(
         "contentEncoding",
         "contentMediaType",
         "contentSchema",
+        "x-copied",
     ]
 )
 _REFUSED = ("extends", "disallow", "divisibleBy")
@@ -167,7 +169,7 @@ class KeywordReader:
             null="null" in types,
             booleans=_BOTH if "boolean" in types else frozenset(),
             numbers=_numbers(schema, place, "number" not in types) if numeric else None,
-            strings=_strings(schema, place, self._options.content == "enforced") if "string" in types else None,
+            strings=_strings(schema, place, self._options) if "string" in types else None,
             arrays=_arrays(schema, place) if "array" in types else None,
             objects=self._objects(schema, place) if "object" in types else None,
             values=_values(schema, place),
@@ -284,7 +286,8 @@ def _numbers(schema: Schema, place: str, integer: bool) -> NumberShape:
     )
 
 
-def _strings(schema: Schema, place: str, content: bool = False) -> StringShape:
+def _strings(schema: Schema, place: str, options: SchemaOptions) -> StringShape:
+    content = options.content == "enforced"
     languages: list[Expr] = []
     if "pattern" in schema:
         languages.append(_pattern(schema["pattern"], place, "pattern"))
@@ -300,7 +303,8 @@ def _strings(schema: Schema, place: str, content: bool = False) -> StringShape:
             hint = f"JSON within {encoding} is not supported; weaken contentMediaType to enforce the encoding alone"
             raise UnsupportedGrammarError("contentMediaType", place, hint)
         held = _rest(schema, "contentSchema", place) or ()
-    return StringShape(least, most, tuple(languages), (), place, content=held)
+    copied = copied_of(schema, place, options.copied_from)
+    return StringShape(least, most, tuple(languages), (), place, content=held, copied=copied)
 
 
 def format_name(schema: Schema, place: str) -> str:

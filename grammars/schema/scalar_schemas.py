@@ -125,6 +125,10 @@ def _encoded(text: Expr) -> Expr:
 
 def text_expr(strings: StringShape) -> Expr:
     """The characters of a string that must match something."""
+    if strings.copied is not None:
+        raise UnsupportedGrammarError(
+            "x-copied", strings.place, "names of properties are not copied; give their values"
+        )
     if strings.content is not None:
         raise UnsupportedGrammarError(
             "contentMediaType", strings.place, "JSON in the name of a property is not supported"

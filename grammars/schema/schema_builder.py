@@ -16,6 +16,7 @@ from sgl.grammars.algebra.expr import (
     NEVER,
     ByteClass,
     CharClass,
+    CopiedText,
     Expr,
     GrammarRule,
     ListMember,
@@ -29,10 +30,13 @@ from sgl.grammars.algebra.expr import (
     words,
 )
 from sgl.grammars.algebra.marked_expressions import ended, opened, remembered
+from sgl.grammars.copied.text_pieces import text_pieces
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.array_schemas import ArrayBuilder
 from sgl.grammars.schema.closed_objects import closing
 from sgl.grammars.schema.content_encoding import in_string, settled
+from sgl.grammars.schema.copied_strings import KEYWORD as COPIED
+from sgl.grammars.schema.copied_strings import copied_string, copying
 from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
 from sgl.grammars.schema.dynamic_scopes import identified_by_pointer
 from sgl.grammars.schema.grammar_rewriting import GrammarRewriting, called
@@ -73,7 +77,7 @@ def schema_expr(schema: Any, options: SchemaOptions, remember: bool = False) -> 
     document = SchemaDocument(schema, others)
     if document.draft_4:
         options = replace(options, integers="plain")
-    options = settled(closing(options, schema), schema)
+    options = copying(settled(closing(options, schema), schema), schema)
     with identified_by_pointer():
         expr = _expr(document, options, remember)
     if expr == NEVER:
@@ -118,6 +122,7 @@ class _Builder:
         self._members: dict[tuple[str, int], Expr] = {}
         self._rules: dict[Key, GrammarRule] = {}
         self._held: dict[GrammarRule, tuple[Expr, str]] = {}  # JSON in strings: the value as such, and whose it is
+        self._pieces: set[GrammarRule] = set()  # rules of copied texts
         self._calls: dict[Key, Expr] = {}
         self._queue: deque[tuple[GrammarRule, Callable[[], Expr]]] = deque()
 
@@ -234,6 +239,8 @@ class _Builder:
 
     def _string(self, strings: StringShape) -> Expr:
         """A string; one that is JSON has the text of a value, as it is written in a string."""
+        if strings.copied is not None:
+            return self._copied(strings)
         alone = StringShape(place=strings.place, content=strings.content)
         if strings.content is None:
             return string_expr(strings, self._options.digits)
@@ -249,6 +256,13 @@ class _Builder:
         self._held[rule] = inner, strings.place
         return seq(QUOTE, RuleCall(rule), QUOTE)
 
+    def _copied(self, strings: StringShape) -> Expr:
+        piece = copied_string(strings)
+        if piece == NEVER:
+            return NEVER
+        self._pieces |= called(piece)
+        return seq(QUOTE, piece, QUOTE)
+
     def _check_held(self) -> None:
         """A string within itself would be spelled with more escapes at every level, without an end."""
         known = set(self._rules.values())
@@ -259,6 +273,8 @@ class _Builder:
                 for other in called(work.pop()) - seen:
                     seen.add(other)
                     work += [self._held[other][0]] if other in self._held else [other.build()] if other in known else []
+            if seen & self._pieces:
+                raise UnsupportedGrammarError(COPIED, place, "within JSON in a string it is not supported")
             if rule in seen:
                 raise UnsupportedGrammarError(
                     "contentMediaType", place, "JSON in a string that holds such a string again is not supported"
@@ -374,3 +390,6 @@ class _AsciiOnly(GrammarRewriting):
     def end(self, data: bytes) -> bytes:
         """The end of a string with its characters beyond ASCII as escapes."""
         return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in data.decode()).encode()
+
+    def copied(self, expr: CopiedText) -> Expr:
+        return CopiedText(text_pieces(*expr.pieces.key[:2], True))

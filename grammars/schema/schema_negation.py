@@ -81,6 +81,8 @@ def _strings(strings: StringShape | None, place: str, keyword: str) -> Iterator[
         return
     if strings.content is not None:
         raise UnsupportedGrammarError(keyword, place, "strings that are not JSON, or not such JSON, are not supported")
+    if strings.copied is not None:
+        raise UnsupportedGrammarError(keyword, place, "strings that are no piece of a text are not supported")
     if strings.least:
         yield replace(_NOTHING, strings=StringShape(most=strings.least - 1))
     if strings.most is not None:

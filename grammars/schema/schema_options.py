@@ -48,6 +48,8 @@ class SchemaOptions:
         content: "draft" (`contentEncoding` and `contentMediaType` restrict strings where `$schema` is draft 7, and say
             nothing in later drafts unless the schema has "x-content": "enforced" at its root), "enforced" or
             "annotation". Base64, base64url, base32, base16 and JSON are supported.
+        copied_from: the text that strings with the keyword `x-copied` are pieces of; `x-copied-from` at the root of a
+            schema gives it as well.
         resources: other documents that references may lead to, `{uri: schema}`; nothing is ever fetched.
         weaken: keywords to ignore; `explain` and the compiled grammar's `weakened` list them.
     """
@@ -62,6 +64,7 @@ class SchemaOptions:
     content: str = "draft"
     weaken: tuple[str, ...] = ()
     resources: tuple[tuple[str, str], ...] = ()  # (uri, JSON text)
+    copied_from: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SchemaOptions:
@@ -90,6 +93,8 @@ def _check(name: str, value: Any) -> None:
         raise GrammarError(f"digits={value!r} must be a whole number of at least 1, or None for no limit")
     if name in _FLAGS and not isinstance(value, bool):
         raise GrammarError(f"{name}={value!r} must be True or False")
+    if name == "copied_from" and not isinstance(value, str | None):
+        raise GrammarError(f"copied_from={value!r} must be a text, or None")
     if name == "weaken" and (isinstance(value, str) or not all(isinstance(k, str) for k in value)):
         raise GrammarError(f"weaken={value!r} must be a list of keywords, such as ('uniqueItems',)")
 

@@ -56,7 +56,8 @@ class NumberShape:
 class StringShape:
     """Length in characters, languages of characters that must all, or must not, match, and forbidden texts.
 
-    `content` are the places of the JSON value that the text is, None where it need not be JSON.
+    `content` are the places of the JSON value that the text is, None where it need not be JSON. `copied` is the text
+    that it is a piece of, with what pieces are made of.
     """
 
     least: int = 0
@@ -66,6 +67,7 @@ class StringShape:
     place: str = ""
     forbidden: frozenset[str] = frozenset()
     content: Where | None = None
+    copied: tuple[str, str] | None = None
 
     def meet(self, other: StringShape) -> StringShape:
         return StringShape(
@@ -76,6 +78,7 @@ class StringShape:
             self.place or other.place,
             self.forbidden | other.forbidden,
             _tighter(self.content, other.content, both),
+            _tighter(self.copied, other.copied, max),  # pieces of words are pieces of characters as well
         )
 
 

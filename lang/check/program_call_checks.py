@@ -27,7 +27,7 @@ from .check_problem import hint
 from .primitive_call_checks import check_values
 
 AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
-RUNNERS = ("run", "run_batch", "arun", "arun_batch", "bind", "trace", "cache", "compile")
+RUNNERS = ("run", "run_batch", "arun", "arun_batch", "bind", "with_options", "item", "trace", "cache", "compile")
 _RUN_EXTRA = frozenset({"timeout", "budget", "adapter"})
 _BATCH_EXTRA = frozenset({"num_threads", "progress_bar", "generator_style", "return_exceptions", "batch_kwargs"})
 
@@ -43,9 +43,16 @@ class ProgramSignature:
     more_named: bool
 
 
+def from_state(node: AnyFunctionDef) -> list[ast.arg]:
+    """The positional parameters from the state on: of a method without `self` or `cls`."""
+    ordered = [*node.args.posonlyargs, *node.args.args]
+    is_method = len(ordered) > 1 and ordered[0].arg in ("self", "cls") and ordered[1].arg == "s"
+    return ordered[1:] if is_method else ordered
+
+
 def signature(node: AnyFunctionDef) -> ProgramSignature:
     spec = node.args
-    ordered = [*spec.posonlyargs, *spec.args]
+    ordered = from_state(node)
     optional = {item.arg for item in ordered[len(ordered) - len(spec.defaults) :]}
     optional |= {a.arg for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default is not None}
     names = [item.arg for item in ordered[1:]]
@@ -55,8 +62,7 @@ def signature(node: AnyFunctionDef) -> ProgramSignature:
 
 def check_declaration(c: CheckContext, node: AnyFunctionDef) -> None:
     """The parameters of a program."""
-    spec = node.args
-    ordered = [*spec.posonlyargs, *spec.args]
+    ordered = from_state(node)
     if not ordered or ordered[0].arg != "s":
         shown = repr(ordered[0].arg) if ordered else "missing"
         c.report(
@@ -64,7 +70,7 @@ def check_declaration(c: CheckContext, node: AnyFunctionDef) -> None:
             ordered[0] if ordered else node,
             f"the first parameter of {node.name} is {shown}; it must be `s`, the state of the program",
         )
-    for item in [*ordered[1:], *spec.kwonlyargs]:
+    for item in [*ordered[1:], *node.args.kwonlyargs]:
         if item.arg in run_options() - {"max_tokens"}:
             c.report(
                 "SGL602",
@@ -127,7 +133,7 @@ def _check_names(
             c.report(
                 "SGL603",
                 keyword,
-                f"{program.name} has no parameter and run no option {keyword.arg!r}"
+                f"{program.name} has no parameter {'and run no option ' if options else ''}{keyword.arg!r}"
                 f"{hint(keyword.arg or '', own.names | options)}",
             )
 
@@ -169,6 +175,11 @@ def method(
         return _run_batch(c, program, node, arguments, env)
     if name == "bind":
         return _bind(c, program, node, arguments, env)
+    if name == "with_options":
+        return _with_options(c, program, node, arguments, env)
+    if name == "item":
+        _check_names(c, program, signature(program.node), node, arguments.named, frozenset())
+        _check_count(c, program, signature(program.node), node, arguments)
     escape(arguments.all(), env)
     return ANY
 
@@ -188,6 +199,17 @@ def _bind(
             )
     bound = frozenset(arguments.named) if arguments.whole else own.names
     return FunctionValue(program.node, (program.bound or frozenset()) | bound, program.closure)
+
+
+def _with_options(
+    c: CheckContext, program: FunctionValue, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
+    escape(arguments.all(), env)
+    for keyword in node.keywords:
+        if keyword.arg is not None and keyword.arg not in run_options():
+            c.report("SGL603", keyword, f"run has no option {keyword.arg!r}{hint(keyword.arg, run_options())}")
+    check_values(c, "with_options", arguments.named, _places(node), node)
+    return program
 
 
 def _run_batch(

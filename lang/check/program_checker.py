@@ -137,6 +137,8 @@ class ProgramChecker(CheckContext):
             if not is_plain(self.value_silently(default, CheckEnvironment(dict(function.closure)))):
                 env.names[item.arg] = ANY
         here = CallFrame(node)
+        if function.is_program and isinstance(node, program_call_checks.AnyFunctionDef):
+            ordered = [*program_call_checks.from_state(node), *spec.kwonlyargs]
         if ordered and (
             function.is_program or (ordered[0].arg == "s" and function.name in self.names.language_functions)
         ):

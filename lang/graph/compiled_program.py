@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from ..backend import Backend, Stream
 from ..backends.default_backend import as_backend
@@ -22,6 +22,7 @@ from ..program.batch_runs import OPTION_NAMES, WINDOW, make_calls
 from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, new_executor, split_options
 from ..program.program_state import ProgramState
+from ..program.type_parameters import Returned_co
 from .compiled_parameters import CompiledParameters
 from .compiled_state import CompiledState
 from .graph_plan import GraphPlan
@@ -40,11 +41,11 @@ Start = Callable[[int], ProgramState]
 
 
 def compile_program(
-    program: Program,
+    program: Program[..., Returned_co],
     backend: Any = None,
     bound: Mapping[str, Any] | None = None,
     passes: Collection[str] = tuple(PASSES),
-) -> CompiledProgram:
+) -> CompiledProgram[Returned_co]:
     """Trace a program and improve its graph by the passes of those names.
 
     Without a backend the default one is used, if there is one; else what depends on a backend is done by the
@@ -96,7 +97,7 @@ class ProgramGraph(GraphStructure):
         return self.svg()
 
 
-class CompiledProgram:
+class CompiledProgram(Generic[Returned_co]):
     """What `program.compile()` gives.
 
     `passes` is a table of what one run hands to the engine before and after each pass. The program's Python
@@ -155,7 +156,7 @@ class CompiledProgram:
 
     # --- running -----------------------------------------------------------------------------------------
 
-    def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+    def run(self, /, *args: Any, **kwargs: Any) -> ProgramState[Returned_co]:
         """Run the graph. Arguments and options are those of the program's `run`.
 
         Returns at once, while branches wait for their values elsewhere: reading the state waits. A node that
@@ -168,15 +169,20 @@ class CompiledProgram:
 
     __call__ = run
 
-    async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+    async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState[Returned_co]:
         """`run` for event loops: the state is finished when it comes (with stream=True it comes at once)."""
         state = self.run(*args, **kwargs)
         return state if state.stream_executor.streaming else await finished(state)
 
     async def arun_batch(
-        self, batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]], *, return_exceptions: bool = False, **options: Any
+        self,
+        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any] | ProgramCall],
+        *,
+        return_exceptions: bool = False,
+        **options: Any,
     ) -> list[Any]:
         """`run_batch` for event loops."""
+        options = {**self.program.run_options, **options}
         reject_unknown("arun_batch", options, OPTION_NAMES)
         items = [self.parameters.complete(call.kwargs) for call in make_calls(self.program, batch_kwargs)]
         start = self._starter(items, RunSettings.of(options, items=len(items)), "journal" in options)
@@ -186,7 +192,7 @@ class CompiledProgram:
 
     def run_batch(
         self,
-        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
+        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any] | ProgramCall],
         *,
         num_threads: int | str = "auto",
         progress_bar: bool = False,
@@ -199,6 +205,7 @@ class CompiledProgram:
         No bodies run, so `num_threads` has no effect. What all items start with, arguments that they have in
         common included, is computed once.
         """
+        options = {**self.program.run_options, **options}
         reject_unknown("run_batch", options, OPTION_NAMES)
         items = [self.parameters.complete(call.kwargs) for call in make_calls(self.program, batch_kwargs)]
         if not items:

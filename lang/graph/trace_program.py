@@ -12,7 +12,7 @@ from ..backend import Backend
 from ..backends.default_backend import as_backend
 from ..chat import ChatTemplate, get_chat_template
 from ..places.source_location import caller_place
-from ..program.program import Program, ProgramCall
+from ..program.program import Program, ProgramCall, check_program
 from ..program.program_run import run_coroutine, split_options
 from ..sampling.adapter_selection import Change
 from .trace_recording import PrefixEnded, TracedState, TraceRecording
@@ -121,6 +121,7 @@ class AsyncTracerProgramState(TracerProgramState):
     async def call(  # type: ignore[override]
         self, program: Program, /, *args: Any, **kwargs: Any
     ) -> AsyncTracerProgramState:
+        check_program(program)
         inner = AsyncTracerProgramState(self._scoped())
         result = program.call(inner, ProgramCall(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result

@@ -10,7 +10,7 @@ from ..errors import TraceError
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
 from ..nodes.traced_nodes import SglFork, SglGetForkItem
 from ..places.source_location import caller_place
-from ..program.program import Program, ProgramCall
+from ..program.program import Program, ProgramCall, check_program
 from ..sampling.adapter_selection import Change
 from ..typed import reading_of
 from .trace_placeholders import Key, TracedVariable, filled
@@ -55,6 +55,7 @@ class TracerProgramState(TracedText):
 
     def call(self, program: Program, /, *args: Any, **kwargs: Any) -> TracerProgramState:
         """Trace another program's body here: the same text, separate variables."""
+        check_program(program)
         inner = self._scoped()
         inner.ret_value = program.call(inner, ProgramCall(args, kwargs))
         return inner

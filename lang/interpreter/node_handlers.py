@@ -86,14 +86,30 @@ def gen(executor: StateWriter, node: SglGen[Any], where: SourceLocation | None, 
 
 def select(executor: StateWriter, node: SglSelect, where: SourceLocation | None) -> None:
     warn_about_node(executor, node, where)
+    end = _end_of_turn(executor, node) if node.choices_method.scores_end(node.choices) else ""
     piece = executor.bind(node.name, PendingText(node, where))
     seed = executor.options.seed
     if seed is not None and node.temperature > 0:
         operations = sum(isinstance(before, PendingText) for before in executor.branch.own)
         seed = derive_seed(seed, -2, operations)
     choices: list[str] = [choice if isinstance(choice, QuotedText) else quoted(choice) for choice in node.choices]
-    request = SelectRequest(choices, node.choices_method, node.temperature, node.name, where, seed)
+    request = SelectRequest(choices, node.choices_method, node.temperature, node.name, where, seed, end)
     executor.start(piece, 0, partial(executor.stream.select, request))
+
+
+def _end_of_turn(executor: StateWriter, node: SglSelect) -> str:
+    """What the model writes when its turn ends here. Raises ProgramError where that is not known."""
+    conversation, role = executor.conversation, executor.conversation.role
+    suffix = conversation.suffix(role) if role else ""
+    stops = (stop for stop in executor.chat_template.stops if suffix.lstrip().startswith(stop))
+    end = next(stops, suffix)
+    if not end:
+        raise ProgramError(
+            f"select({node.name!r}): one of the choices is the beginning of another, so {node.choices_method!r} scores "
+            "the end of the turn too, and none is known here; put the select into sgl.assistant(...), or change the "
+            "choices"
+        )
+    return end
 
 
 def role_begin(executor: StateWriter, node: SglRoleBegin, where: SourceLocation | None) -> None:

@@ -107,6 +107,8 @@ def select_content(request: SelectRequest) -> RequestContent:
     values = {"choices": request.choices, "method": _named(request.method)}
     if special := [choice for choice in request.choices if isinstance(choice, QuotedText) and not choice.quoted]:
         values["special"] = special
+    if request.end:
+        values["end"] = request.end
     if request.temperature:
         values |= {"temperature": request.temperature, "seed": request.seed}
     return RequestContent.of("select", values, request.temperature != 0 and request.seed is None)

@@ -181,7 +181,7 @@ class SglGen(SglAppendable, Generic[Value_co]):
         return f"Gen({self.name!r})"
 
 
-class SglSelect(SglAppendable):
+class SglSelect(SglAppendable, Generic[Value_co]):
     """One of several texts, the one that the model finds most likely.
 
     `about` has the definitions that came with the choices; `reading` tells what `s.get` makes of the text, None: it
@@ -194,7 +194,7 @@ class SglSelect(SglAppendable):
         choices: list[str],
         temperature: float,
         choices_method: ChoicesSamplingMethod,
-        reading: TypedTextParser[Any] | None = None,
+        reading: TypedTextParser[Value_co] | None = None,
         about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import EllipsisType
-from typing import Any, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 from ..errors import BadValueError, UnknownOptionError, reject_unknown, shown
 from ..sampling.choices import ChoicesSamplingMethod, token_length_normalized
@@ -35,10 +35,12 @@ from .special_token_text import labels_in
 from .special_token_text import plain as plain
 from .special_token_text import special as special
 
-Value = TypeVar("Value")
-Choices: TypeAlias = (
-    Iterable[Any] | Mapping[str, str | None] | Any
-)  # texts, texts with definitions, an Enum class, a Literal or bool
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+    from typing_extensions import TypeVar as WithDefault
+
+    Value = WithDefault("Value", default=str)
+Texts: TypeAlias = Iterable[str] | Mapping[str, str | None]  # choices: texts, or texts with definitions
 ROLES = ("system", "user", "assistant", "tool")
 
 _GEN_NAMES = frozenset(NAMES) | {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type"}
@@ -46,24 +48,31 @@ _GEN_NAMES = frozenset(NAMES) | {"name", "max_tokens", "min_tokens", "choices", 
 
 @overload
 def gen(
-    name: str | None, type: type[Value], /, max_tokens: int | None = None, **options: Unpack[GenOptions]
+    name: str | None = None,
+    type: type[Value] = str,  # type: ignore[assignment]
+    max_tokens: int | None = None,
+    **options: Unpack[GenOptions],
 ) -> SglGen[Value]: ...
 @overload
 def gen(
-    name: str | None = None, *, type: type[Value], max_tokens: int | None = None, **options: Unpack[GenOptions]
+    name: str | None = None, type: TypeForm[Value] = ..., max_tokens: int | None = None, **options: Unpack[GenOptions]
 ) -> SglGen[Value]: ...
 @overload
 def gen(
-    name: str | None = None, *, choices: Choices, max_tokens: int | None = None, **options: Unpack[GenOptions]
-) -> SglSelect: ...
-@overload
-def gen(
-    name: str | None = None, max_tokens: int | None = None, *positional: Any, **options: Unpack[GenOptions]
+    name: str | None, max_tokens: int | None, /, *positional: Any, **options: Unpack[GenOptions]
 ) -> SglGen[str]: ...
 @overload
 def gen(
-    name: str | None, type: Any, /, max_tokens: int | None = None, **options: Unpack[GenOptions]
-) -> SglGen[Any]: ...
+    name: str | None = None, *, choices: type[Value], max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglSelect[Value]: ...
+@overload
+def gen(
+    name: str | None = None, *, choices: Texts, max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglSelect[str]: ...
+@overload
+def gen(
+    name: str | None = None, *, choices: TypeForm[Value], max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglSelect[Value]: ...
 def gen(*positional: Any, **options: Any) -> Any:
     """Let the model write. The text is appended to the state and bound to `name`.
 
@@ -147,7 +156,7 @@ def _with_positional(positional: tuple[Any, ...], options: dict[str, Any]) -> di
 def _gen_signature() -> inspect.Signature:
     """What `help(sgl.gen)` shows, from the table of options."""
     own = {"name": "str | None", "max_tokens": "Any", "min_tokens": "int | None", "type": "Any"}
-    own |= {"choices": "Choices | None", "choices_method": "ChoicesSamplingMethod | None"}
+    own |= {"choices": "Any", "choices_method": "ChoicesSamplingMethod | None"}
     types = own | {name: annotation(option) for name, option in PROGRAM_OPTIONS.items()}
     by_name = [name for name in ("type", *types) if name not in POSITIONAL]
     parameters = [
@@ -189,12 +198,41 @@ def gen_string(
     return _typed_gen(str, (name, max_tokens, n, stop, stop_token_ids, stop_regex, *args), options)
 
 
+@overload
 def select(
-    name: str | None = None,
-    choices: Choices | None = None,
+    name: str | None,
+    choices: type[Value],
     temperature: float = 0.0,
     choices_method: ChoicesSamplingMethod = token_length_normalized,
-) -> SglSelect:
+) -> SglSelect[Value]: ...
+@overload
+def select(
+    name: str | None,
+    choices: Texts,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+) -> SglSelect[str]: ...
+@overload
+def select(
+    name: str | None,
+    choices: TypeForm[Value],
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+) -> SglSelect[Value]: ...
+@overload
+def select(
+    name: str | None = None,
+    *,
+    choices: Any,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+) -> SglSelect[Any]: ...
+def select(
+    name: str | None = None,
+    choices: Any = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+) -> SglSelect[Any]:
     """Append the most likely of the choices, as scored by `choices_method`.
 
     `choices`: a list of texts; a dict of texts with what each means; or an Enum class, a Literal or bool. `s[name]` is

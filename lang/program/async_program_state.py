@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from ..errors import WouldBlockError
 from ..interpreter.token_usage import Usage
@@ -17,13 +17,19 @@ from .program_state import StateBase
 from .report_and_journal_hooks import PictureHandle, ReportHandle, reports
 from .select_probabilities import probabilities_async
 from .state_group import ProgramStateGroup
+from .type_parameters import Returned_co
 from .variable_parsing import typed_value
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 Value = TypeVar("Value")
+Theirs = ParamSpec("Theirs")  # parameters of a program that a state calls
+Result = TypeVar("Result")  # what its body returns
 
 
-class AsyncProgramState(StateBase):
-    """The state of a running `async def` program.
+class AsyncProgramState(StateBase[Returned_co]):
+    """The state of a running `async def` program; `sgl.AsyncState` is its short name, for annotations.
 
     Append with `+=`; read with `await s.get("name")` and `await s.text()`; join forks with `await forks.join()`.
     `s["name"]` never blocks the event loop: it returns a text that is ready and raises WouldBlockError otherwise.
@@ -47,11 +53,13 @@ class AsyncProgramState(StateBase):
         finally:
             await group.join()
 
-    async def call(self, program: Program, /, *args: Any, **kwargs: Any) -> AsyncProgramState:
+    async def call(
+        self, program: Program[Theirs, Result], /, *args: Theirs.args, **kwargs: Theirs.kwargs
+    ) -> AsyncProgramState[Result]:
         """Run another `async def` program's body here. Returns a state that holds its variables."""
         check_program(program)
-        inner = self._scope()
-        result = program.call(inner, ProgramCall(args, kwargs))
+        inner: AsyncProgramState[Any] = self._scope()
+        result: Any = program.call(inner, ProgramCall(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result
         return inner
 
@@ -70,9 +78,11 @@ class AsyncProgramState(StateBase):
         return self.stream_executor.variable_names(self._variables)
 
     @overload
-    async def get(self, name: SglGen[Value]) -> Value: ...
+    async def get(self, name: SglGen[Value] | SglSelect[Value]) -> Value: ...
     @overload
     async def get(self, name: str, type: type[Value]) -> Value: ...
+    @overload
+    async def get(self, name: str, type: TypeForm[Value]) -> Value: ...
     @overload
     async def get(self, name: str, type: None = None) -> Any: ...
     async def get(self, name: Any, type: Any = None) -> Any:
@@ -147,3 +157,6 @@ class AsyncProgramStateGroup(ProgramStateGroup[AsyncProgramState]):
 
     async def join(self, mode: str = "gather_variable") -> None:
         await self.ajoin(mode)
+
+
+AsyncState = AsyncProgramState  # the short name, for annotations

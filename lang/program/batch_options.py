@@ -6,18 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..interpreter.token_usage import Budget
-from ..sampling.adapter_selection import Adapter, Adapters
+from ..sampling.adapter_selection import Adapters
 from ..sampling.gen_options import SamplingNames
-
-
-class RunOptions(SamplingNames, total=False):
-    """What one run of a task takes besides the task's own arguments. See `sgl.SglFunction.run`."""
-
-    max_tokens: int | None
-    backend: Any
-    budget: Budget | int | None
-    journal: str | Path | None
-    adapter: Adapter
+from .run_options import RunOptions as RunOptions
 
 
 class BatchOptions(SamplingNames, total=False):

@@ -78,9 +78,8 @@ def make_calls(program: Program, items: Any) -> list[ProgramCall]:
         )
     if not items:
         return []
-    if isinstance(items[0], dict):
-        return [ProgramCall((), _keywords(program, item)) for item in items]
-    return [ProgramCall((), _positional(program, item)) for item in items]
+    read = _keywords if isinstance(items[0], dict) else _called if isinstance(items[0], ProgramCall) else _positional
+    return [ProgramCall((), read(program, item)) for item in items]
 
 
 def run_all(program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchRunSettings) -> list[Any]:
@@ -253,6 +252,21 @@ def _keywords(program: Program, item: Any) -> dict[str, Any]:
                 f"{program.__name__} has no parameter {name!r} (item {_LONG.repr(item)}); it has: {known}"
             )
     return item
+
+
+def _called(program: Program, item: Any) -> dict[str, Any]:
+    """The arguments that `program.item(...)` was given, by their names."""
+    if not isinstance(item, ProgramCall):
+        raise ArgumentsError(
+            f"the first item of the batch is made by {program.__name__}.item, but there is also {_LONG.repr(item)}"
+        )
+    names = program.arg_names
+    if len(item.args) > len(names):
+        raise ArgumentsError(
+            f"{program.__name__}.item{_LONG.repr(item.args)}: an item of a batch has no arguments without names, "
+            f"only: {', '.join(names)}"
+        )
+    return _keywords(program, {**dict(zip(names, item.args, strict=False)), **item.kwargs})
 
 
 def _positional(program: Program, item: Any) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from operator import attrgetter
+from typing import Any, Generic, Self
 
 from ..errors import ArgumentsError, nearest
+from .type_parameters import Parameters, Returned_co
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,14 @@ class ProgramCall:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Program:
-    """A function whose first parameter is `s`; `sgl.SglFunction` is one that can be run, traced and compiled."""
+class Program(Generic[Parameters, Returned_co]):
+    """A function whose first parameter is `s`; `sgl.SglFunction` is one that can be run, traced and compiled.
+
+    `bind_arguments` and `run_options` are what `bind` and `with_options` have fixed.
+    """
 
     __name__: str
+    method_name: str | None = None  # in its class, of a method with its instance
 
     def __init__(
         self,
@@ -38,6 +45,7 @@ class Program:
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = bind_arguments or {}
+        self.run_options: dict[str, Any] = {}
         self._signature = inspect.signature(func)
         parameters = list(self._signature.parameters.values())
         if not parameters or parameters[0].name != "s":
@@ -74,6 +82,10 @@ class Program:
             *self.bind_arguments,
         }:
             return call
+        return self.check_all(call)
+
+    def check_all(self, call: ProgramCall) -> ProgramCall:
+        """`check`, of what a call of the body would find as well: names, and arguments that are given twice."""
         try:
             self._signature.bind(None, *call.args, **{**call.kwargs, **self.bind_arguments})
         except TypeError as error:
@@ -89,14 +101,45 @@ class Program:
         )
         return f"{shown}: {str(error).partition('() ')[2] or error}{hint}"
 
-    def bind(self, **kwargs: Any) -> Self:
+    def bind(self, **kwargs: Any) -> Program[..., Returned_co]:
         """Return the same program with some of its arguments fixed."""
         for name in kwargs:
             if name not in self.parameter_names and not self.takes_any_keyword:
                 raise ArgumentsError(
                     f"{self.__name__} has no parameter {name!r}; {nearest(name, self.parameter_names)}"
                 )
-        return type(self)(self.func, self.num_api_spec_tokens, {**self.bind_arguments, **kwargs})
+        return self._changed(bind_arguments={**self.bind_arguments, **kwargs})
+
+    def of(self, method: Any, name: str) -> Self:
+        """The program of a method that has its instance; `name` is its name in the class."""
+        return self._changed(func=method, __wrapped__=method, method_name=name)
+
+    def _changed(self, **attributes: Any) -> Self:
+        program = object.__new__(type(self))
+        program.__dict__.update(self.__dict__, **attributes)
+        return program
+
+    def __reduce__(self) -> Any:
+        """By name, as functions are pickled, or as what its instance has of that name; with what is fixed."""
+        fixed = self.bind_arguments, self.run_options
+        if self.method_name is not None:
+            found = getattr, (self.func.__self__, self.method_name)  # type: ignore[attr-defined]
+            return (_with_fixed, (*found, *fixed)) if any(fixed) else found
+        if any(fixed):
+            return _with_fixed, (_of_module, (self.func.__module__, self.func.__qualname__), *fixed)
+        return self.func.__qualname__
+
+
+def _of_module(module: str, name: str) -> Any:
+    return attrgetter(name)(importlib.import_module(module))
+
+
+def _with_fixed(
+    find: Callable[..., Any], place: tuple[Any, ...], bound: dict[str, Any], options: dict[str, Any]
+) -> Any:
+    program = find(*place)
+    bound, options = {**program.bind_arguments, **bound}, {**program.run_options, **options}
+    return program._changed(bind_arguments=bound, run_options=options)
 
 
 def check_program(value: Any) -> None:
@@ -109,3 +152,8 @@ def check_program(value: Any) -> None:
             else "give a program, made by @sgl.function"
         )
         raise ArgumentsError(f"s.call({name or repr(value)[:60]}): it is no program; {meant}")
+    if options := getattr(value, "run_options", None):
+        raise ArgumentsError(
+            f"s.call({value.__name__}): {', '.join(options)} of with_options is for a whole run, but a call continues "
+            "the run of its state; call the program without with_options"
+        )

@@ -55,10 +55,7 @@ class RunSettings:
 
         Raises UnknownOptionError, BadValueError.
         """
-        for name in options:
-            if name not in RUN_NAMES and name not in _SWITCHES:
-                raise UnknownOptionError(f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}")
-        sampling = make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
+        sampling = sampling_options(options)
         backend, journal, adapter = (
             resolve_backend(options.get("backend")),
             options.get("journal"),
@@ -91,6 +88,14 @@ class RunSettings:
         return replace(self, options=options, backend=self.backend.for_item(index), adapter=adapter)
 
 
+def sampling_options(options: Mapping[str, Any]) -> SamplingOptions:
+    """Those of the options of a run that gens inherit. Raises UnknownOptionError, BadValueError."""
+    for name in options:
+        if name not in RUN_NAMES and name not in _SWITCHES:
+            raise UnknownOptionError(f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}")
+    return make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
+
+
 def _budget(value: Any) -> Budget | None:
     if value is None or isinstance(value, Budget):
         return value
@@ -102,10 +107,11 @@ def _budget(value: Any) -> Budget | None:
 def split_options(program: Program, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keyword arguments of `run`, as those of the program and options of the run.
 
-    A name that the program declares as a parameter belongs to the program only. Raises UnknownOptionError.
+    A name that the program declares as a parameter belongs to the program only. What `with_options` has fixed are
+    options too; those in `kwargs` win. Raises UnknownOptionError.
     """
     arguments: dict[str, Any] = {}
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(program.run_options)
     for name, value in kwargs.items():
         if name in program.parameter_names:
             arguments[name] = value

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 from ..backend import Generated
 from ..concurrency.timeout_alarms import deadlines
@@ -35,7 +35,11 @@ from .program import Program, ProgramCall, check_program
 from .report_and_journal_hooks import PictureHandle, ReportHandle, reports
 from .select_probabilities import probabilities
 from .state_group import ProgramStateGroup
+from .type_parameters import Returned_co
 from .variable_parsing import typed_value
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 
 class _Nothing:
@@ -47,10 +51,12 @@ class _Nothing:
 
 _NOTHING: Any = _Nothing()
 Value = TypeVar("Value")
-Self = TypeVar("Self", bound="StateBase")
+Theirs = ParamSpec("Theirs")  # parameters of a program that a state calls
+Result = TypeVar("Result")  # what its body returns
+Self = TypeVar("Self", bound="StateBase[Any]")
 
 
-class StateBase:
+class StateBase(Generic[Returned_co]):
     """What states of plain and of `async def` programs have in common: appending, and what does not wait."""
 
     def __init__(self, stream_executor: StreamExecutor, variables: StateVariables | None = None) -> None:
@@ -153,7 +159,7 @@ class StateBase:
     # --- what does not wait --------------------------------------------------------------------------------
 
     @property
-    def ret_value(self) -> Any:
+    def ret_value(self) -> Returned_co:
         """The return value of the body."""
         return self.stream_executor.ret_value if self._returned is _NOTHING else self._returned
 
@@ -252,10 +258,11 @@ def _cancel(executor: StreamExecutor, reason: str) -> None:
         executor.cancel(ProgramCancelled(reason))
 
 
-class ProgramState(StateBase):
+class ProgramState(StateBase[Returned_co]):
     """The state of a running program. Append with `+=`, read text with `s["name"]` and values with `s.get("name")`.
 
-    Editors complete it where the program says so: `def reply(s: sgl.ProgramState, question):`.
+    `sgl.State` is its short name, for annotations: `def reply(s: sgl.State, question: str) -> int:`. A run of that
+    program returns a `ProgramState[int]`, whose `ret_value` is an int.
 
     Appending never waits; reading waits for the value. When a node fails, later nodes have no effect: `text()`
     returns the text up to the failure and `error()` the error. Reading a variable that was never made raises
@@ -288,13 +295,15 @@ class ProgramState(StateBase):
         finally:
             group.join()
 
-    def call(self, program: Program, /, *args: Any, **kwargs: Any) -> ProgramState:
+    def call(
+        self, program: Program[Theirs, Result], /, *args: Theirs.args, **kwargs: Theirs.kwargs
+    ) -> ProgramState[Result]:
         """Run another program's body here. Its text continues this state's text; its variables are separate.
 
         Returns a state that holds them: `s.call(ask, "Why?")["answer"]`. `ret_value` is its return value.
         """
         check_program(program)
-        inner = self._scope()
+        inner: ProgramState[Any] = self._scope()
         inner.ret_value = program.call(inner, ProgramCall(args, kwargs))
         return inner
 
@@ -321,16 +330,19 @@ class ProgramState(StateBase):
         return self.stream_executor.variable_names(self._variables)
 
     @overload
-    def get(self, name: SglGen[Value]) -> Value: ...
+    def get(self, name: SglGen[Value] | SglSelect[Value]) -> Value: ...
     @overload
     def get(self, name: str, type: type[Value]) -> Value: ...
+    @overload
+    def get(self, name: str, type: TypeForm[Value]) -> Value: ...
     @overload
     def get(self, name: str, type: None = None) -> Any: ...
     def get(self, name: Any, type: Any = None) -> Any:
         """Wait for a variable and return its value in the type of its gen: an int for `gen("x", int)`.
 
-        `name` may be the gen itself. `type` reads the text as another type. An untyped variable gives its text.
-        Raises KeyError if there is no such variable, ProgramError if its node failed or its text is not of the type.
+        `name` may be the gen or select itself. `type` reads the text as another type. An untyped variable gives its
+        text. Raises KeyError if there is no such variable, ProgramError if its node failed or its text is not of the
+        type.
         """
         name = name.name if isinstance(name, SglGen | SglSelect) else name
         executor = self.stream_executor
@@ -436,4 +448,4 @@ class ProgramState(StateBase):
             self._raise()
 
 
-State = ProgramState  # the short name, for annotations: `def reply(s: sgl.State, question: str)`
+State = ProgramState  # the short name, for annotations

@@ -7,6 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from ..errors import BadValueError
@@ -29,6 +30,10 @@ class ChoicesSamplingMethod(ABC):
     @property
     def requires_unconditional_logprobs(self) -> bool:
         """True if the method also wants the log-probabilities of the choices without the prompt."""
+        return False
+
+    def scores_end(self, choices: Sequence[str]) -> bool:
+        """Whether each of these choices is scored together with the end of the turn after it."""
         return False
 
     @abstractmethod
@@ -128,6 +133,33 @@ class TokenLengthNormalized(ChoicesSamplingMethod):
         unconditional_token_logprobs: list[list[TokenLogprob]] | None = None,
     ) -> ChoicesDecision:
         best = _argmax(normalized_prompt_logprobs)
+        return ChoicesDecision(
+            choices[best], _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
+        )
+
+
+class AnswerLikelihood(ChoicesSamplingMethod):
+    """The choice that is most likely the answer: the highest sum of log-probabilities; on a tie, the first.
+
+    The order of `state.probs` is that of this method. Where one choice is the beginning of another ("art", "artist"),
+    all are scored with the end of the turn after them: else the shorter one would count as written whenever the longer
+    one is.
+    """
+
+    def scores_end(self, choices: Sequence[str]) -> bool:
+        ordered = sorted(set(choices))  # what a text begins is right after it
+        return any(longer.startswith(shorter) for shorter, longer in pairwise(ordered))
+
+    def __call__(
+        self,
+        *,
+        choices: list[str],
+        normalized_prompt_logprobs: list[float],
+        input_token_logprobs: list[list[TokenLogprob]],
+        output_token_logprobs: list[list[TokenLogprob]],
+        unconditional_token_logprobs: list[list[TokenLogprob]] | None = None,
+    ) -> ChoicesDecision:
+        best = _argmax(choice_probabilities(input_token_logprobs))
         return ChoicesDecision(
             choices[best], _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
         )
@@ -243,5 +275,6 @@ def _meta(
 
 
 token_length_normalized = TokenLengthNormalized()
+answer_likelihood = AnswerLikelihood()
 greedy_token_selection = GreedyTokenSelection()
 unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()

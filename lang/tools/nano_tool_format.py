@@ -56,7 +56,7 @@ class NanoToolFormat(DialectFormat):
             return [SglConstantText(choice), *_NEXT, SglGen(call.name, tagged[choice], _NanoStep({}, choice))]
         step = _NanoStep({**tagged, nano_prompts.ANSWER: options})
         choices = [*names, nano_prompts.ANSWER] if choice == "auto" else names
-        first = SglSelect(call.name and f"{call.name}_tool", choices, 0.0, token_length_normalized)
+        first: SglSelect[str] = SglSelect(call.name and f"{call.name}_tool", choices, 0.0, token_length_normalized)
         return [first, *_NEXT, SglContinued(call.name, options, step, step.go_on)]
 
 

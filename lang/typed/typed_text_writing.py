@@ -77,7 +77,7 @@ def _is_read(reading: JsonTextParser, text: str, *value: Any) -> bool:
         read = reading.read(text, None)  # type: ignore[arg-type]
     except ValueError:
         return False
-    return not value or _jsonable(reading, read, False) == _jsonable(reading, value[0], False)
+    return not value or read == value[0] or _jsonable(reading, read, False) == _jsonable(reading, value[0], False)
 
 
 def _no_text(kind: Any, value: Any, why: str) -> BadValueError:

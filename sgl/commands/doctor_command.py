@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-_EXTRAS = ("cuda", "server", "otel", "openai", "anthropic", "litellm")
+_EXTRAS = ("cuda", "server", "otel", "openai", "anthropic", "litellm", "documents")
 
 
 class MissingRequirement(Exception):

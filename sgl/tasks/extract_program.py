@@ -14,11 +14,11 @@ from sgl.lang.typed.type_constraint import type_name
 from sgl.lang.typed.typed_json import refusal_of
 
 from .confidence import FieldConfidence, confidence_of, logprob_options
-from .nearest_examples import NearestExamples, examples_for
+from .nearest_examples import examples_for
 from .too_long import is_too_long
 
 T = TypeVar("T")
-Examples = Iterable[tuple[str, Any]] | NearestExamples
+Examples = Iterable[tuple[str, Any]]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class Task:
     Options of a run are passed on. Without `temperature`, a task runs at 0.
     """
 
-    def __init__(self, name: str, program: SglFunction) -> None:
+    def __init__(self, name: str, program: SglFunction[..., Any]) -> None:
         """`name`: of the task in its module; messages and reports give it to the program too."""
         self.program = program
         self.__name__ = program.__name__ = name

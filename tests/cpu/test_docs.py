@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import types
 from collections.abc import Iterator
@@ -14,7 +15,19 @@ import sgl
 import sgl.compat
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["index.md", "language.md", "types.md", "tools.md", "dialects.md", "cache.md", "report.md", "scheduling.md"]
+PAGES = [
+    "index.md",
+    "language.md",
+    "types.md",
+    "classify.md",
+    "documents.md",
+    "tools.md",
+    "dialects.md",
+    "cache.md",
+    "report.md",
+    "scheduling.md",
+]
+LETTERS = DOCS.parent / "examples/data/letters.pdf"  # what documents.md reads
 
 
 def run_blocks(page: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
@@ -29,6 +42,7 @@ def run_blocks(page: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    shutil.copy(LETTERS, tmp_path)
     module = run_blocks(page, monkeypatch)
     printed = capsys.readouterr().out
     if page == "cache.md":

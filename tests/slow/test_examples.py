@@ -48,6 +48,21 @@ def test_quickstart_prints_json(tmp_path):
     )
 
 
+def test_invoices_are_read(tmp_path):
+    lines = run("invoices.py", cwd=tmp_path).splitlines()
+    assert lines[0].startswith("Invoice(number='A-1207', customer='Weber & Sons', total=80.5) {'number': ")
+    assert lines[2].startswith("Invoice(number=None, customer=None, total=None) ")
+
+
+def test_mails_get_their_labels(tmp_path):
+    labels = [line.split()[0] for line in run("mails.py", cwd=tmp_path).splitlines()]
+    assert labels == ["billing", "technical", "booking"]
+
+
+def test_the_small_agent_answers(tmp_path):
+    assert "+49 30 5550 143" in run("small_agent.py", cwd=tmp_path)
+
+
 @pytest.mark.whole
 def test_most_bookings_are_right(tmp_path):
     out = run("extract_bookings.py", cwd=tmp_path)

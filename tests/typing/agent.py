@@ -27,7 +27,7 @@ toolbox = sgl.tools([weather, add, search])
 
 
 @sgl.function
-def answer(s: sgl.ProgramState, question: str, most_steps: int = 4) -> str | None:
+def answer(s: sgl.State, question: str, most_steps: int = 4) -> str | None:
     s += sgl.system("Be brief." + toolbox) + sgl.user(question)
     for _ in range(most_steps):
         s += sgl.assistant(step := toolbox.call("step", max_tokens=60))
@@ -43,6 +43,6 @@ def answer(s: sgl.ProgramState, question: str, most_steps: int = 4) -> str | Non
 
 
 state = answer.run("How warm is it in Rome?", backend=sgl.Engine())
-assert_type(state, sgl.ProgramState)
+assert_type(state, sgl.ProgramState[str | None])
 assert_type(state.text(), str)
 assert_type(state.get("step", str), str)

@@ -21,7 +21,7 @@ class Invoice(BaseModel):
 
 
 @sgl.function
-def read(s: sgl.ProgramState, text: str) -> Invoice:
+def read(s: sgl.State, text: str) -> Invoice:
     invoice = sgl.gen("invoice", Invoice, max_tokens=300)
     s += sgl.system("You read invoices.") + sgl.user(text) + sgl.assistant(invoice)
     assert_type(s.get(invoice), Invoice)
@@ -31,7 +31,7 @@ def read(s: sgl.ProgramState, text: str) -> Invoice:
 def totals(texts: list[str]) -> list[float]:
     with sgl.Engine(context=2048, process=True, kv_memory="1GB") as engine:
         states = read.run_batch([(text,) for text in texts], backend=engine, temperature=0)
-        assert_type(states, list[sgl.ProgramState])
+        assert_type(states, list[sgl.ProgramState[Invoice]])
         return [
             sum(line.pieces * (line.price or 0) for line in state.get("invoice", Invoice).lines) for state in states
         ]

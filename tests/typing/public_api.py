@@ -12,7 +12,6 @@ import sgl.lang.journal
 import sgl.lang.report
 from sgl import tools
 from sgl.lang.nodes.ir import SglExprList, SglGen, SglSelect
-from sgl.lang.program.async_program_state import AsyncProgramState
 from sgl.lang.program.report_and_journal_hooks import JournalModule, ReportModule
 from sgl.lang.tools import Toolbox, ToolCall, ToolCalls
 
@@ -38,7 +37,7 @@ assert_type(sgl.gen("x"), SglGen[str])
 assert_type(sgl.gen("x", 8), SglGen[str])
 assert_type(sgl.gen("x", max_tokens=8, stop=["\n"]), SglGen[str])
 assert_type(sgl.gen("x", 8, None, 1, "stop"), SglGen[str])
-assert_type(sgl.gen("x", choices=["a", "b"]), SglSelect)
+assert_type(sgl.gen("x", choices=["a", "b"]), SglSelect[str])
 assert_type(sgl.gen("x", int), SglGen[int])
 assert_type(sgl.gen("x", int, max_tokens=8), SglGen[int])
 assert_type(sgl.gen("x", type=float), SglGen[float])
@@ -46,10 +45,10 @@ assert_type(sgl.gen("x", Guest), SglGen[Guest])
 assert_type(sgl.gen("x", Booking, temperature=0.5), SglGen[Booking])
 assert_type(sgl.gen("x", Film), SglGen[Film])
 assert_type(sgl.gen("x", list[int]), SglGen[list[int]])
-assert_type(sgl.gen("x", Literal["a", "b"]), SglGen[Any])
+assert_type(sgl.gen("x", Literal["a", "b"]), SglGen[Literal["a", "b"]])
 sgl.gen("x", temprature=1)  # type: ignore[call-overload]
 
-assert_type(sgl.select("x", ["a", "b"]), SglSelect)
+assert_type(sgl.select("x", ["a", "b"]), SglSelect[str])
 assert_type("a" + sgl.gen("x") + "b", SglExprList)
 assert_type(sgl.user("hello"), SglExprList)
 assert_type(sgl.messages([{"role": "user", "content": "hello"}]), SglExprList)
@@ -74,7 +73,7 @@ assert_type(sgl.system(sgl.fields(Booking)), SglExprList)
 
 
 @sgl.function
-def program(s: sgl.ProgramState, question: str) -> int:
+def program(s: sgl.State, question: str) -> int:
     age = sgl.gen("age", int)
     s += sgl.system("Be brief." + toolbox) + sgl.user(question)
     assert_type(s.probs("label"), dict[str, float])
@@ -93,15 +92,15 @@ def program(s: sgl.ProgramState, question: str) -> int:
 
 
 @sgl.function
-async def later(s: AsyncProgramState) -> None:
+async def later(s: sgl.AsyncState) -> None:
     age = sgl.gen("age", int)
     s += age
     assert_type(await s.get(age), int)
     assert_type(await s.text(), str)
 
 
-assert_type(program, sgl.SglFunction)
-assert_type(program.run("How old?", temperature=0), sgl.ProgramState)
+assert_type(program.run("How old?", temperature=0), sgl.ProgramState[int])
 
-reports: ReportModule = sgl.lang.report  # the rooms that states find by name have what they ask for
+# the rooms that states find by name have what they ask for; pyright takes no cached_property for a property
+reports: ReportModule = sgl.lang.report  # pyright: ignore[reportAssignmentType]
 journals: JournalModule = sgl.lang.journal

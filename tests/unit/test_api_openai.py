@@ -14,9 +14,11 @@ from api_toy import TOKENIZER, logprob, score_tokens, write
 from openai_server import OpenAIServer
 
 import sgl
+from sgl.lang.backend import SelectRequest
 from sgl.lang.backends.openai.openai_backend import Crusoe, OpenAI
 from sgl.lang.errors import BadValueError, ProgramError
 from sgl.lang.sampling.choices import (
+    answer_likelihood,
     greedy_token_selection,
     token_length_normalized,
     unconditional_likelihood_normalized,
@@ -94,10 +96,7 @@ def test_a_conversation(openai_like, chat):
     first, second = openai_like.requests if state["b"] is not None else ()
     expected = write("[system]Be brief.\n[user]Hi\n[assistant]", 6, ["\n", "."])
     assert state["a"] == expected.text
-    assert first["messages"] == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hi"},
-    ]
+    assert first["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     assert first["stop"] == ["\n", "."] and first["max_tokens"] == 6 and first["presence_penalty"] == 0.5
     assert second["messages"][2:] == [
         {"role": "assistant", "content": state["a"].lstrip()},
@@ -144,10 +143,7 @@ def test_stops_beyond_the_fourth_are_cut_here(openai_like, chat):
 
 
 def test_logprobs(openai_like, chat, text):
-    for backend, program, start in (
-        (chat, talk, "[system]Be brief.\n[user]Hi\n[assistant]"),
-        (text, story, "Once "),
-    ):
+    for backend, program, start in ((chat, talk, "[system]Be brief.\n[user]Hi\n[assistant]"), (text, story, "Once ")):
         state = program.run(backend=backend, max_tokens=3, return_logprob=True, top_logprobs_num=2)
         meta = state.get_meta_info("a")
         rows = meta["output_token_logprobs"]
@@ -264,12 +260,7 @@ def test_reasoning_models(make, openai_like):
 
 def test_azure(openai_like):
     backend = OpenAI(
-        "gpt-4o",
-        is_azure=True,
-        api_key="k",
-        api_version="2024-06-01",
-        azure_endpoint=openai_like.url,
-        timeout=10,
+        "gpt-4o", is_azure=True, api_key="k", api_version="2024-06-01", azure_endpoint=openai_like.url, timeout=10
     )
     assert talk.run(backend=backend, max_tokens=3)["a"] == write("[system]Be brief.\n[user]Hi\n[assistant]", 3).text
     assert openai_like.headers[0]["api-key"] == "k"
@@ -319,10 +310,7 @@ def test_declared_servers_get_the_options(make, vllm_like):
 
 def test_a_server_that_keeps_to_no_regex_is_found_out(make, vllm_like):
     vllm_like.script = lambda prompt, body: "no"
-    fails(
-        talk.run(backend=make(vllm_like, constrained="sglang"), regex="[0-9]+"),
-        r"'no' does not match '\[0-9\]\+'",
-    )
+    fails(talk.run(backend=make(vllm_like, constrained="sglang"), regex="[0-9]+"), r"'no' does not match '\[0-9\]\+'")
 
 
 # --- forms -----------------------------------------------------------------------------------------------
@@ -347,8 +335,7 @@ def test_json_schema_is_strict(openai_like, chat):
 
 def test_schemas_of_plain_values_travel_in_an_object(openai_like, chat):
     state = talk.run(
-        backend=chat,
-        json_schema={"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}},
+        backend=chat, json_schema={"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}}
     )
     assert all(isinstance(item, int) for item in json.loads(state["a"]))
     sent = openai_like.requests[0]["response_format"]["json_schema"]["schema"]
@@ -445,6 +432,16 @@ def test_choices_that_melt_into_the_prompt_are_scored_from_the_same_place(text):
     assert [[entry[2] for entry in row] for row in rows] == [["ab", " ", "c"], ["abc"]]
 
 
+def test_the_end_of_a_turn_is_scored_after_each_choice(text):
+    stream = text.open()
+    stream.append("Pick: ")
+    decision = stream.select(SelectRequest(CHOICES, answer_likelihood, end=" end")).result(10)
+    rows = scores("Pick: ", [choice + " end" for choice in CHOICES])
+    assert decision.decision == CHOICES[max(range(len(rows)), key=lambda index: sum(rows[index]))]
+    found = [[entry[0] for entry in row] for row in decision.meta_info["input_token_logprobs"]]
+    assert found == [pytest.approx(row) for row in rows]
+
+
 def test_select_by_bias_where_no_scores_are_given(make, openai_like):
     backend = make(openai_like, "davinci-002", tokenizer=TOKENIZER)
     state = pick.run(CHOICES, backend=backend)
@@ -487,12 +484,7 @@ def test_kinds_of_models():
         name: OpenAI(name, api_key="k").is_chat_model
         for name in ("gpt-3.5-turbo-instruct", "gpt-4o", "davinci-002", "meta/llama")
     }
-    assert kinds == {
-        "gpt-3.5-turbo-instruct": False,
-        "gpt-4o": True,
-        "davinci-002": False,
-        "meta/llama": True,
-    }
+    assert kinds == {"gpt-3.5-turbo-instruct": False, "gpt-4o": True, "davinci-002": False, "meta/llama": True}
     assert OpenAI("gpt-4o", False, api_key="k").is_chat_model is False
     assert OpenAI("meta-llama/Llama-3.1-8B-Instruct", api_key="k").chat_template.name == "llama-3-instruct"
     assert OpenAI("gpt-4o", chat_template="chatml", api_key="k").chat_template.name == "chatml"

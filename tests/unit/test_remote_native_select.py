@@ -19,11 +19,7 @@ from sgl.lang.sampling.choices import draw, tempered
 
 pytest_plugins = ("native_rig",)
 
-METHODS = [
-    sgl.token_length_normalized,
-    sgl.greedy_token_selection,
-    sgl.unconditional_likelihood_normalized,
-]
+METHODS = [sgl.token_length_normalized, sgl.greedy_token_selection, sgl.unconditional_likelihood_normalized]
 MELTING = [
     ("Is it? ", ["yes", "no", "maybe so"]),
     ("x abc", ["def", " x", "d e"]),  # the choice goes on with the last token of the prompt
@@ -87,6 +83,21 @@ def test_random_selects(endpoint: RuntimeEndpoint, monkeypatch: pytest.MonkeyPat
         stream.append(prompt)
         meta = stream.select(SelectRequest(choices, METHODS[0])).result(10).meta_info or {}
         assert meta["input_token_logprobs"] == brute_force(prompt, choices), (prompt, choices)
+
+
+def test_the_end_of_a_turn_is_scored_and_not_appended(endpoint: RuntimeEndpoint) -> None:
+    choices = ["art", "artist", "zoo"]
+    stream = endpoint.open()
+    stream.append("Is it? ")
+    decision = stream.select(SelectRequest(choices, sgl.answer_likelihood, end=" end.")).result(10)
+    rows = brute_force("Is it? ", [choice + " end." for choice in choices])
+    meta = decision.meta_info or {}
+    assert meta["input_token_logprobs"] == rows
+    sums = [sum(row[0] for row in part) for part in rows]
+    assert decision.decision == choices[sums.index(max(sums))]
+    stream.append("?")
+    again = stream.select(SelectRequest(["a", "b"], METHODS[0])).result(10).meta_info or {}
+    assert again["input_token_logprobs"] == brute_force(f"Is it? {decision.decision}?", ["a", "b"])
 
 
 def test_select_in_a_program(endpoint: RuntimeEndpoint) -> None:

@@ -1,8 +1,10 @@
-"""mypy, and pyright where it is installed, know the types of the public API."""
+"""mypy and pyright know the types of the public API: the programs of tests/typing, and short examples."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,48 +16,79 @@ from mypy.modulefinder import get_search_dirs
 import sgl
 from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions
 from sgl.lang.program.batch_runs import OPTION_NAMES
+from sgl.lang.program.program_run import _SWITCHES
+from sgl.lang.program.run_options import RunOptions
+from sgl.lang.sampling.options import RUN_NAMES
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = sorted((ROOT / "tests/typing").glob("*.py"))
+EXAMPLES = ("invoices", "mails", "small_agent")
+PROGRAMS = [*sorted((ROOT / "tests/typing").glob("*.py")), *(ROOT / f"examples/{name}.py" for name in EXAMPLES)]
 FLOORS = ("lang", "runtime", "grammars", "common")
-CONFIG = """
+MYPY = """
 [mypy]
 python_version = 3.11
-warn_unused_ignores = true
+strict = true
 [mypy-torch.*,transformers.*,numpy.*,triton.*,pydantic_core.*,httpx.*,openai.*,anthropic.*,litellm.*,fastapi.*,sgl.grammars.*,sgl.runtime.models.*,sgl.runtime.executor.*,sgl.runtime.attention.*,sgl.runtime.layers.*]
 follow_imports = skip
 """
+PYRIGHT = """{
+  "extraPaths": ["../build/types"], "typeCheckingMode": "strict", "reportMissingModuleSource": false,
+  "reportPossiblyUnboundVariable": "error", "reportUnusedExpression": false, "reportUnusedVariable": false
+}"""
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with the package as links, which `make` puts on the path for tools that run nothing."""
+    """A folder with the package as links, which `make` puts on the path for tools that run nothing, and programs."""
     for name in ("sgl", *FLOORS):
         (tmp_path / name).symlink_to(ROOT / name)
     subprocess.run(["make", "-s", "-f", ROOT / "Makefile", "-C", tmp_path, "types"], check=True)
-    return tmp_path / "build/types"
+    (tmp_path / "programs").mkdir()
+    for program in PROGRAMS:
+        shutil.copy(program, tmp_path / "programs")
+    return tmp_path
+
+
+def unexpected(output: str) -> list[str]:
+    """Errors of lines without the mark, and lines with the mark that have no error."""
+    found = {}
+    for name, line, message in re.findall(r"^.*?(\w+\.py):(\d+)(?::\d+)?(?: -|:) error: (.*)$", output, re.MULTILINE):
+        found.setdefault((name, int(line)), message)
+    marked = {
+        (program.name, number)
+        for program in PROGRAMS
+        for number, line in enumerate(program.read_text().splitlines(), 1)
+        if line.endswith("# error")
+    }
+    assert len(marked) >= 60
+    return [
+        *(f"{name}:{line}: {message}" for (name, line), message in found.items() if (name, line) not in marked),
+        *(f"{name}:{line} has no error" for name, line in sorted(marked - found.keys())),
+    ]
 
 
 @pytest.mark.whole
-def test_mypy_knows_the_public_types(folder, tmp_path):
-    (tmp_path / "mypy.ini").write_text(CONFIG)
-    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent", *PROGRAMS]
+def test_mypy_finds_the_wrong_lines_and_no_other(folder):
+    (folder / "programs/mypy.ini").write_text(MYPY)
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent"]
     done = subprocess.run(
-        command, cwd=tmp_path, env={"MYPYPATH": str(folder), "PATH": ""}, capture_output=True, text=True, timeout=200
+        [*command, *(program.name for program in PROGRAMS)],
+        cwd=folder / "programs",
+        env={"MYPYPATH": str(folder / "build/types"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1 and not unexpected(done.stdout), done.stderr
 
 
-@pytest.mark.skipif(not shutil.which("pyright"), reason="needs pyright")
-def test_pyright_sees_programs_whole(folder):
-    programs = [program for program in PROGRAMS if program.stem in ("agent", "invoices", "reviews")]
-    (folder / "pyrightconfig.json").write_text('{"reportPossiblyUnboundVariable": "error"}')
-    for program in programs:
-        shutil.copy(program, folder)
-    done = subprocess.run(
-        ["pyright", "--pythonpath", sys.executable], cwd=folder, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_pyright_finds_the_wrong_lines_and_no_other(folder):
+    pytest.importorskip("pyright")
+    (folder / "programs/pyrightconfig.json").write_text(PYRIGHT)
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable]
+    offline = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    done = subprocess.run(command, cwd=folder / "programs", env=offline, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1 and not unexpected(done.stdout), done.stderr
 
 
 def test_type_checkers_know_the_options_that_batches_take():
@@ -66,6 +99,7 @@ def test_type_checkers_know_the_options_that_batches_take():
         "generator_style",
     }
     assert more <= set(inspect.signature(sgl.SglFunction.run_batch).parameters)
+    assert set(RunOptions.__annotations__) == RUN_NAMES | _SWITCHES
 
 
 def test_a_fresh_environment_of_the_makefile_shows_the_package(folder, tmp_path):
@@ -87,5 +121,6 @@ def test_a_fresh_environment_of_the_makefile_shows_the_package(folder, tmp_path)
     found = subprocess.run(
         [python, "-c", find], cwd="/", env={"PATH": ""}, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert found == [str(folder / "sgl/__init__.py"), str(folder / "sgl/lang/sgl_function.py")]
-    assert any(str(folder) in roots for roots in get_search_dirs(str(python)))
+    types = folder / "build/types"
+    assert found == [str(types / "sgl/__init__.py"), str(types / "sgl/lang/sgl_function.py")]
+    assert any(str(types) in roots for roots in get_search_dirs(str(python)))

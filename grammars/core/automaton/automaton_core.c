@@ -4,6 +4,7 @@
 #include "state_closure.h"
 #include "thread_frames.h"
 #include "automaton_memory.h"
+#include "../pieces/piece_automaton.h"
 #include "unordered_list_subsets.h"
 #include "../base/growable_arrays.h"
 #include "../base/grammar_core_types.h"
@@ -74,6 +75,11 @@ API int32_t core_extend(Core *c, const Node *nodes, int32_t n, const int32_t *ed
     return 0;
 }
 
+/* Take over the automaton of one more text; the caller keeps it alive as long as the core. */
+INTERNAL int add_pieces(Core *c, const Pieces *pieces) {
+    return append(&c->pieces, &pieces, 1, sizeof pieces);
+}
+
 API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     Core *c = calloc(1, sizeof *c);
     if (!c) return NULL;
@@ -82,7 +88,8 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     c->spare = UNLIMITED;
     c->path = malloc((vocabulary->reach + 2) * sizeof *c->path);
     c->side = malloc((vocabulary->reach + 2) * sizeof *c->side);
-    if (!c->path || !c->side || first_registers(c)) {
+    c->places = malloc((vocabulary->reach + 2) * sizeof *c->places);
+    if (!c->path || !c->side || !c->places || first_registers(c)) {
         core_free(c);
         return NULL;
     }

@@ -7,7 +7,9 @@
 
 #include "../base/grammar_core_common.h"
 #include "../base/grammar_core_types.h"
+#include "../pieces/piece_automaton.h"
 
+INTERNAL int add_pieces(Core *c, const Pieces *pieces);
 API int32_t core_extend(Core *c, const Node *nodes, int32_t n, const int32_t *edges, int32_t m, const Class *classes, int32_t k, const int32_t *entries, int32_t r);
 
 #endif

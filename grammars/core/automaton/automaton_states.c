@@ -3,6 +3,7 @@
 #include "automaton_states.h"
 #include "thread_frames.h"
 #include "nfa_thread_sets.h"
+#include "../pieces/piece_automaton.h"
 #include "../base/growable_arrays.h"
 #include "../base/grammar_core_types.h"
 
@@ -24,7 +25,13 @@ static int32_t new_state(Core *c, const Thread *threads, int32_t count, int fina
     State s = {.offset = c->threads.size, .length = count, .hash = hash, .final = final};
     s.canonical = s.next = s.shifted = s.family = s.local = s.branch = UNKNOWN;
     for (int32_t i = 0; i < count; i++) {
-        const Class *set = &AT(c->classes, Class, NODE(threads[i].node).a);
+        const Node *n = &NODE(threads[i].node);
+        if (n->kind == COPY) {
+            add_piece_bytes(PIECES(n), threads[i].count, &s.live);
+            s.copied = 1;
+            continue;
+        }
+        const Class *set = &AT(c->classes, Class, n->a);
         for (int w = 0; w < CLASS_WORDS; w++) s.live.word[w] |= set->word[w];
     }
     s.only = only_byte(&s.live);

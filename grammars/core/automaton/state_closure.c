@@ -6,6 +6,7 @@
 #include "automaton_states.h"
 #include "unordered_list_subsets.h"
 #include "nfa_thread_sets.h"
+#include "../pieces/piece_automaton.h"
 #include "../base/growable_arrays.h"
 #include "../base/grammar_core_types.h"
 #include "../base/work_budget.h"
@@ -33,6 +34,13 @@ static int remember(Core *c, const Thread *t) {
     return append(&c->seen, t, 1, sizeof *t);
 }
 
+/* Keep a thread within a piece where the piece may go on, and go on after it where it may end. */
+static int visit_copied(Core *c, const Thread *t) {
+    const Pieces *p = PIECES(&NODE(t->node));
+    if (PIECE_STATE(p, t->count).count && append(&c->kept, t, 1, sizeof *t)) return NO_MEMORY;
+    return PIECE_ENDS(p, t->count) ? pop(c, t->frame) : 0;
+}
+
 /* Keep a thread at a BYTE node, queue any other unless it was there. Splits over frames wait until all else has been
  * done, so that those that differ in their frames alone are one. */
 static int visit(Core *c, int32_t node, int32_t count, int32_t frame) {
@@ -40,6 +48,7 @@ static int visit(Core *c, int32_t node, int32_t count, int32_t frame) {
     if (spend(c, VISIT_WORK)) return PAUSED;
     if (++c->visits > MAX_VISITS || c->seen.size + c->kept.size >= MAX_THREADS) return FULL;
     if (NODE(node).kind == BYTE) return append(&c->kept, &t, 1, sizeof t);
+    if (NODE(node).kind == COPY) return visit_copied(c, &t);
     if (NODE(node).kind == SPLIT && frame > 0) return append(&c->waiting, &t, 1, sizeof t);
     int known = remember(c, &t);
     if (known) return known < 0 ? known : 0;
@@ -303,6 +312,22 @@ static int32_t closure_of(Core *c, int32_t count) {
     return made.target;
 }
 
+/* Add where a byte leads within a piece to the seeds, and drop from `alike` what leads elsewhere; the number of
+ * seeds. */
+static int32_t seed_piece(Core *c, const Thread *t, int byte, Class *alike, Thread *seeds, int32_t count) {
+    const Pieces *p = PIECES(&NODE(t->node));
+    const int32_t target = piece_step(p, t->count, byte);
+    Class others = {{0}};
+    if (target == DEAD) add_piece_bytes(p, t->count, &others);
+    else {
+        memset(&others, 0xFF, sizeof others);
+        others.word[byte >> 5] &= ~(1u << (byte & 31));
+        seeds[count++] = (Thread){t->node, target, t->frame};
+    }
+    for (int w = 0; w < CLASS_WORDS; w++) alike->word[w] &= ~others.word[w];
+    return count;
+}
+
 /* Where a byte leads, and all the bytes that the state's threads cannot tell from it. */
 static int32_t moved(Core *c, int32_t state, int byte, Class *alike) {
     const State *s = &STATE(state);
@@ -316,6 +341,10 @@ static int32_t moved(Core *c, int32_t state, int byte, Class *alike) {
     for (int32_t i = 0; i < s->length; i++) {
         const Thread t = AT(c->threads, Thread, s->offset + i);
         const Node *n = &NODE(t.node);
+        if (n->kind == COPY) {
+            count = seed_piece(c, &t, byte, alike, seeds, count);
+            continue;
+        }
         const Class *set = &AT(c->classes, Class, n->a);
         uint32_t flip = has(set, byte) ? 0 : ~0u;
         for (int w = 0; w < CLASS_WORDS; w++) alike->word[w] &= set->word[w] ^ flip;

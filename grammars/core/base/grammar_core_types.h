@@ -4,7 +4,7 @@
 
 #include "grammar_core_common.h"
 
-enum { BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN };
+enum { BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN, COPY };
 enum { DEAD = -1, NEED = -2, FULL = -3, NO_MEMORY = -4, UNKNOWN = -5, CROWDED = -7, PAUSED = -8 };
 enum { MANY = -1, FEW = 12, CLASS_WORDS = 8, SPELLING = 9 };
 enum { BETWEEN = -1, BELOW = -2 }; /* counts that are far from both bounds, or far below the least */
@@ -27,7 +27,7 @@ typedef struct {
     int32_t shifted, family, onward, local, branch; /* see count_shifts.h, character_family_masks.h, local_state_masks.h and token_trie_walk.h in masks */
     uint32_t hash;
     int16_t only;                            /* the byte, or MANY */
-    uint8_t final;
+    uint8_t final, copied;                   /* `copied`: some of its threads are in pieces of a text */
     Class live;
     int32_t *row;
 } State;
@@ -66,14 +66,14 @@ typedef struct { uint32_t *row; int32_t *ends, count, family, open, root; } Loca
 typedef struct { const Trie *trie; int32_t node, next, count, *ends; uint32_t *row; } Branch;
 
 typedef struct {
-    Array nodes, edges, classes, entries;
+    Array nodes, edges, classes, entries, pieces; /* `pieces` points to the automata of texts, by the `a` of COPY nodes */
     Array frames, returns, frame_notes, canonical_frames, threads, states, subsets, used;
     Index frame_index, state_index, seen_index, subset_index, move_index, union_index;
     Array work, kept, seen, opened, callers, entered, locals, ends, branches, moves, seeds, united, unions, waiting, sorting, flats, flat_at;
     int64_t local_bytes, branch_bytes;
     uint32_t closure;
     int64_t spare; /* work that may still be done; see work_budget.h */
-    int32_t rows, visits, hashed, *path, *side, limit, wanted, final, uniting, hasty;
+    int32_t rows, visits, hashed, *path, *side, *places, limit, wanted, final, uniting, hasty;
     Vocabulary vocabulary;
 } Core;
 

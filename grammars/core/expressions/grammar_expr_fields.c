@@ -15,6 +15,7 @@ INTERNAL Shape shapes[SHAPES] = {
     [GRAPH] = {"AutomatonExpr", {"edges", "accepting"}},
     [CALL_RULE] = {"RuleCall", {"rule"}},
     [OTHER_THAN] = {"NameComplement", {"names", "plain", "text", "leaving", "spelled", "mark"}},
+    [COPIED] = {"CopiedText", {"pieces"}},
     [PART] = {"ListMember", {"item", "required"}},
     [ANCHOR] = {"RegexAnchor", {"start", "position"}},
 };

@@ -5,7 +5,7 @@
 #include "../base/grammar_core_common.h"
 
 enum { MOST_FIELDS = 8 };
-enum { LITERAL, BYTES, CHARS, WORDS, SEQ, ALT, REPEAT, JOINED, GRAPH, CALL_RULE, OTHER_THAN, PART, ANCHOR, SHAPES };
+enum { LITERAL, BYTES, CHARS, WORDS, SEQ, ALT, REPEAT, JOINED, GRAPH, CALL_RULE, OTHER_THAN, COPIED, PART, ANCHOR, SHAPES };
 
 typedef struct {
     const char *name, *fields[MOST_FIELDS + 1];

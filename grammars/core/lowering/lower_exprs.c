@@ -35,6 +35,13 @@ static int32_t lower_call(Lowering *l, PyObject *expr, int32_t after, Scope scop
     return shared(l, CALL, rule_id(l->tables, FIELD(expr, CALL_RULE, 0)), after, 0, scope.loop);
 }
 
+/* The whole of a rule: its threads count the states of the pieces, and pop the rule's frame. */
+static int32_t lower_copied(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+    (void)after;
+    if (scope.loop >= 0) return PyErr_SetString(PyExc_ValueError, "copied text belongs into a rule"), FAILED;
+    return shared(l, COPY, text_id(l->tables, FIELD(expr, COPIED, 0)), 0, 0, -1);
+}
+
 /* The length of a graph's state in edges, its accepting one among them; -1 with an exception. */
 static Py_ssize_t graph_edges(PyObject *expr, Py_ssize_t state, int *final) {
     Py_ssize_t count = row_size(item_at(FIELD(expr, GRAPH, 0), state));
@@ -90,7 +97,7 @@ typedef int32_t (*Lowerer)(Lowering *, PyObject *, int32_t, Scope);
 static const Lowerer lowerers[PART] = {
     [LITERAL] = lower_literal, [BYTES] = lower_bytes, [CHARS] = lower_chars, [WORDS] = lower_words,
     [SEQ] = lower_seq,         [ALT] = lower_alt,     [REPEAT] = lower_repeat, [JOINED] = lower_joined,
-    [GRAPH] = lower_graph,     [CALL_RULE] = lower_call, [OTHER_THAN] = lower_other_than};
+    [GRAPH] = lower_graph,     [CALL_RULE] = lower_call, [OTHER_THAN] = lower_other_than, [COPIED] = lower_copied};
 
 static int32_t lower_as(int shape, Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     if (check_stack()) return FAILED;

@@ -115,6 +115,14 @@ INTERNAL int32_t rule_id(Tables *t, PyObject *rule) {
     return PyErr_Occurred() ? NO_MEMORY : new_rule(t, rule);
 }
 
+/* The number of a text by the object that has its pieces. */
+INTERNAL int32_t text_id(Tables *t, PyObject *pieces) {
+    const Py_ssize_t count = PyList_GET_SIZE(t->texts);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (PyList_GET_ITEM(t->texts, i) == pieces) return (int32_t)i;
+    return PyList_Append(t->texts, pieces) ? NO_MEMORY : (int32_t)count;
+}
+
 INTERNAL int32_t reserve_edges(Tables *t, int32_t count) {
     int32_t offset = t->edges.size;
     if (reserve(&t->edges, count, sizeof(int32_t))) return no_memory();
@@ -130,5 +138,6 @@ INTERNAL void free_tables(Tables *t) {
     Py_XDECREF(t->rules);
     Py_XDECREF(t->rule_ids);
     Py_XDECREF(t->masks);
+    Py_XDECREF(t->texts);
     free(t);
 }

@@ -15,7 +15,7 @@ typedef struct {
     int32_t byte_classes[256]; /* one more than the class of a single byte, 0 where it is not known yet */
     Array marks; /* for every node the last row of targets that it was seen in */
     int32_t row;
-    PyObject *rules, *rule_ids, *masks; /* of the Python network: a list, and dicts to their numbers */
+    PyObject *rules, *rule_ids, *masks, *texts; /* of the Python network: a list, dicts to their numbers, and a list */
 } Tables;
 
 #define VALUE(memo, entry) AT((memo).entries, Entry, entry).value
@@ -27,6 +27,7 @@ INTERNAL void free_memo(Memo *m);
 INTERNAL int32_t class_id(Tables *t, const Class *set);
 INTERNAL int32_t byte_class(Tables *t, int byte);
 INTERNAL int32_t mask_class(Tables *t, PyObject *mask);
+INTERNAL int32_t text_id(Tables *t, PyObject *pieces);
 INTERNAL int32_t rule_id(Tables *t, PyObject *rule);
 INTERNAL int32_t reserve_edges(Tables *t, int32_t count);
 INTERNAL void free_tables(Tables *t);

@@ -7,19 +7,12 @@
 #include "../base/grammar_core_types.h"
 #include "../base/work_budget.h"
 #include "canonical_states.h"
+#include "copied_masks.h"
 #include "character_family_masks.h"
 #include "local_state_masks.h"
 #include "token_trie_walk.h"
 
-/* The state after a frame is popped. */
-static int32_t popped(Core *c, int32_t frame) {
-    if (NOTE(frame).caller != UNKNOWN) return NOTE(frame).caller;
-    begin_closure(c);
-    int code = pop(c, frame);
-    int32_t found = code ? code : end_closure(c);
-    if (found >= DEAD) NOTE(frame).caller = found;
-    return found;
-}
+static int fill_mask(Core *c, int32_t state, uint32_t *out);
 
 /* The local row, and what the caller goes on with where the text returns; at the bottom the text only ends. */
 static int apply_local(Core *c, const Local *l, int32_t bottom, uint32_t *out) {
@@ -84,7 +77,17 @@ static int mask_by_promise(Core *c, int32_t state, uint32_t *out) {
     return walk_all(c, &c->vocabulary.rest, state, out);
 }
 
+/* What the threads outside of pieces allow, and what the pieces do. */
+static int mask_by_pieces(Core *c, int32_t state, uint32_t *out) {
+    const int32_t rest = state_outside(c, state);
+    if (rest < DEAD) return rest;
+    if (rest == DEAD) memset(out, 0, c->vocabulary.words * sizeof *out);
+    const int code = rest == DEAD ? 0 : fill_mask(c, rest, out);
+    return code ? code : walk_pieces(c, &c->vocabulary.all, state, 0, c->vocabulary.all.size, out);
+}
+
 static int fill_mask(Core *c, int32_t state, uint32_t *out) {
+    if (STATE(state).copied) return mask_by_pieces(c, state, out);
     if (!is_dense(c, state)) return mask_by_walk(c, state, out);
     int code = mask_by_local(c, state, out);
     if (code != UNKNOWN) return code;

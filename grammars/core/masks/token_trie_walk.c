@@ -5,6 +5,7 @@
 #include "../base/growable_arrays.h"
 #include "../base/grammar_core_types.h"
 #include "../base/work_budget.h"
+#include "copied_masks.h"
 
 INTERNAL void set_ids(const Trie *t, int32_t from, int32_t to, uint32_t *out) {
     for (int32_t k = t->node[from].first; k < t->node[to].first; k++) out[t->ids[k] >> 5] |= 1u << (t->ids[k] & 31);
@@ -107,6 +108,12 @@ INTERNAL int walk(Core *c, const Trie *t, const int32_t *roots, int32_t from, in
             if (STATE(target).length) set_ids(t, i, i + 1, out);
         } else {
             set_ids(t, i, i + 1, out);
+        }
+        if (STATE(target).copied && !ends) {
+            int code = walk_copied(c, t, target, i + 1, n.skip, out);
+            if (code) return code;
+            i = n.skip;
+            continue;
         }
         int large = n.skip - i > LARGE && is_dense(c, target);
         int code = large ? walk_branch(c, t, i, target, out, ends) : 0;

@@ -14,6 +14,7 @@
 #include "python_expr_functions.h"
 #include "lark_parser.h"
 #include "text_blocks.h"
+#include "piece_functions.h"
 
 static void drop_tables(PyObject *capsule) { free_tables(PyCapsule_GetPointer(capsule, "tables")); }
 static Tables *tables_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, "tables"); }
@@ -25,18 +26,20 @@ static PyObject *py_learn(PyObject *self, PyObject *module) {
     Py_RETURN_NONE;
 }
 
-/* tables(rules, rule_ids): empty tables that keep a list of rules and the dict of their numbers up to date. */
+/* tables(rules, rule_ids, texts): empty tables that keep a list of rules, the dict of their numbers, and the list of
+ * texts that are copied from up to date. */
 static PyObject *py_tables(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    if (check_count(count, 2)) return NULL;
-    if (!PyList_Check(args[0]) || !PyDict_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "the rules are a list, their numbers a dict");
+    if (check_count(count, 3)) return NULL;
+    if (!PyList_Check(args[0]) || !PyDict_Check(args[1]) || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "the rules are a list, their numbers a dict, the texts a list");
         return NULL;
     }
     Tables *t = calloc(1, sizeof *t);
     if (!t) return PyErr_NoMemory();
     t->rules = Py_NewRef(args[0]);
     t->rule_ids = Py_NewRef(args[1]);
+    t->texts = Py_NewRef(args[2]);
     t->masks = PyDict_New();
     PyObject *capsule = t->masks ? PyCapsule_New(t, "tables", drop_tables) : NULL;
     if (!capsule) free_tables(t);
@@ -122,7 +125,7 @@ static PyMethodDef methods[] = {
     FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend), FAST(combine), ONE(learn), ONE(memory),
     FAST(seq), FAST(alt), ONE(nullable), ONE(calls), ONE(left_calls), FAST(substitute), FAST(may_be_empty), FAST(may_end),
     FAST(size), FAST(read_lark), FAST(find_texts), FAST(texts_of), FAST(halves_of),
-    FAST(cuts_of), {NULL, NULL, 0, NULL}};
+    FAST(cuts_of), FAST(pieces), ONE(pieces_size), FAST(piece_end), FAST(add_pieces), {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {
     .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core.", .m_size = -1, .m_methods = methods};

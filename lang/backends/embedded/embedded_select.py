@@ -25,7 +25,7 @@ Logprobs = list[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class SelectCandidates:
-    """The tail of a row, and what it would be with each of the choices.
+    """The tail of a row, and what it would be with each of the choices; `rows` are the tokens that are scored.
 
     Scoring begins at `start`, the end of the tokens that the prompt and all choices have in common, so that
     each choice is measured from the same place, whatever tokens its text melts into. `head`: how many tokens before
@@ -34,17 +34,20 @@ class SelectCandidates:
 
     prompt: UntokenizedTail
     tails: list[UntokenizedTail]
+    rows: list[Ints]
     start: int
     head: int = 0
 
     @classmethod
     def of(
-        cls, prompt: UntokenizedTail, choices: list[str], tokenizer: TailTokenizer, with_head: bool = False
+        cls, prompt: UntokenizedTail, request: SelectRequest, tokenizer: TailTokenizer, with_head: bool = False
     ) -> SelectCandidates:
         """`with_head`: also show the last token before the choices, where the tail has it and it has one before it."""
-        tails = [prompt.extended(choice, tokenizer) for choice in choices]
-        start = common_prefix([prompt.tokens, *(tail.tokens for tail in tails)])
-        return cls(prompt, tails, start, int(with_head and start > prompt.starts_row))
+        tails = [prompt.extended(choice, tokenizer) for choice in request.choices]
+        ended = [prompt.extended(text, tokenizer) for text in request.scored] if request.end else tails
+        rows = [tail.tokens for tail in ended]
+        start = common_prefix([prompt.tokens, *rows])
+        return cls(prompt, tails, rows, start, int(with_head and start > prompt.starts_row))
 
     @property
     def shared(self) -> Ints:
@@ -54,12 +57,12 @@ class SelectCandidates:
     @property
     def scored(self) -> list[Ints]:
         """The tokens of each choice that decide, int32 [n] each."""
-        return [tail.tokens[self.start :] for tail in self.tails]
+        return [row[self.start :] for row in self.rows]
 
     @property
     def shown(self) -> list[Ints]:
         """The same with the head before them."""
-        return [tail.tokens[self.start - self.head :] for tail in self.tails]
+        return [row[self.start - self.head :] for row in self.rows]
 
 
 def score_without_prompt(engine: Engine, rows: list[Ints], adapter: str | None = None) -> Future[list[Logprobs | None]]:

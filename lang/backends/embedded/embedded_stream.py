@@ -184,7 +184,7 @@ class EmbeddedStream(Stream):
         self._flush()
         prompt = self._short_tail()
         candidates = SelectCandidates.of(
-            prompt, request.choices, self._backend.tokenizer, self._backend.shows_prompt_token
+            prompt, request, self._backend.tokenizer, self._backend.shows_prompt_token
         )
         self._replace_tail(candidates.shared)
         if prompt.starts_row and candidates.start == 0:

@@ -168,6 +168,11 @@ class LegacyStream(RemoteStream):
             stopped.set()
 
     async def decide(self, request: SelectRequest) -> ChoicesDecision:
+        if request.end:
+            raise UnsupportedByBackendError(
+                f"{self.legacy.get_model_name()} cannot score the end of a turn after a choice, and one of the choices "
+                "is the beginning of another; change the choices, or use a backend that opens streams"
+            )
         call = partial(
             self.legacy.select, self.state(), list(map(str, request.choices)), request.temperature, request.method
         )

@@ -52,7 +52,7 @@ async def choose(post: Post, prompt: RemotePrompt, request: SelectRequest, with_
             "select with nothing before it: the server gives no log-probability for a first token; put text before it"
         )
     ledger = _SelectUsage(post)
-    texts = [prompt.text, *(prompt.text + choice for choice in request.choices)]
+    texts = [prompt.text, *(prompt.text + choice for choice in request.scored)]
     scored, start = await _score(ledger.post, prompt, texts)
     rows = [item.since(start) for item in scored[1:]]
     if _unscored(rows):

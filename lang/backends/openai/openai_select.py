@@ -43,7 +43,7 @@ class EchoLogprobScorer:
         return await self._by_bias(prompt, request)
 
     async def _by_scores(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
-        texts = [prompt.text + choice for choice in request.choices]
+        texts = [prompt.text + choice for choice in request.scored]
         if prompt.text:
             texts.insert(0, prompt.text)
         found = await self._score(texts)

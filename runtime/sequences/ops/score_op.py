@@ -51,6 +51,11 @@ class ChoiceBranch:
         return count
 
     @property
+    def are_single_tokens(self) -> bool:
+        """Whether all below are single tokens: a row of logits has them all."""
+        return all(len(child.tokens) == 1 and not child.choice_branches for child in self.choice_branches)
+
+    @property
     def next_tokens(self) -> list[int]:
         """The tokens that may follow."""
         return [choice_branch.tokens[0] for choice_branch in self.choice_branches]
@@ -93,8 +98,8 @@ class Score(SequenceOp):
     """Log-probabilities of several continuations.
 
     A run of tokens that they share is a short-lived fork, computed once. The first tokens after it are all read off its
-    last row, so that a choice of one token costs no extra computation. That takes a step for each fork on the way:
-    where it saves little, all choices go in parallel in one step.
+    last row, so that choices of one token each cost no more than that row. Longer ones take a step for each fork on the
+    way: where that saves little, all choices go in parallel in one step.
     """
 
     __slots__ = ("cached", "choices", "flat", "launched", "pending", "results", "scored", "trie")
@@ -106,7 +111,7 @@ class Score(SequenceOp):
         self.choices = choices
         rows = [choice.tolist() for choice in choices]
         self.trie, beside = token_trie(rows), flat_trie(rows)
-        self.flat = beside.size() - self.trie.size() <= WORTH_A_TREE
+        self.flat = not self.trie.are_single_tokens and beside.size() - self.trie.size() <= WORTH_A_TREE
         if self.flat:
             self.trie = beside
         self.launched = False

@@ -69,6 +69,10 @@ KINDS = [
         "JSON schema",
         ('{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "minItems": 3}', SchemaOptions.of({})),
     ),
+    (
+        "JSON schema",
+        ('{"items": {"type": "string", "x-copied": "words"}, "x-copied-from": "the é, a \\n"}', SchemaOptions.of({})),
+    ),
     ("JSON schema", ('{"$ref": "mem:one"}', SchemaOptions.of({"resources": {"mem:one": {"enum": ["far", 1]}}}))),
     ("ebnf", ('start: "a" start "b" | X\n%import .more.X\n', "lark", None, (("more", 'X: "x"+ "é"?'),), None)),
     ("structural tag", (json.dumps(TAGS), SchemaOptions.of({}))),
