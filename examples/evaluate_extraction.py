@@ -2,14 +2,12 @@
 
     python examples/evaluate_extraction.py [--rows 60] [--page evaluation.html] [--journal evaluation.jsonl]
 
-The sentences are held-back rows of SNIPS (CC0); with a journal, a second run computes nothing.
+The sentences are held-back rows of SNIPS (CC0). With a journal, a second run computes nothing.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import sgl
@@ -34,21 +32,17 @@ def read(s: sgl.State, text: str, described: bool = True):
     return s.get("reservation")
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=60, help="how many sentences of the sample")
     parser.add_argument("--page", help="where the page is saved")
     parser.add_argument("--journal", help="a file that keeps what was computed")
     args = parser.parse_args()
     sample = json.loads(SAMPLE.read_text(encoding="utf-8"))["rows"][: args.rows]
-    gold = [{name: row["slots"].get(name) for name in Reservation.__annotations__} for row in sample]
     rows = [{"text": row["text"]} for row in sample]
-    found = sgl.evaluate(read, rows, gold, journal=args.journal)
+    gold = [{field.name: row["slots"].get(field.name) for field in fields(Reservation)} for row in sample]
     bare = sgl.evaluate(read.bind(described=False), rows, gold, journal=args.journal, name="without fields")
+    found = sgl.evaluate(read, rows, gold, journal=args.journal, name="with fields")
     print(found, sgl.compare(bare, found), sep="\n\n")
     if args.page:
         print(found.page(args.page))
-
-
-if __name__ == "__main__":
-    main()

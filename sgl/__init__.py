@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sgl import documents as documents
     from sgl.evaluation.compare import Comparison, compare
     from sgl.evaluation.evaluate import evaluate
     from sgl.evaluation.evaluation import Evaluation
@@ -211,6 +212,7 @@ __all__ = [
     "calibrate",
     "choice",
     "classify",
+    "compare",
     "copied",
     "copied_spans",
     "decide",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 BINS = 10
 
 
-class ReliabilityBin(NamedTuple):
+@dataclass(frozen=True)
+class ReliabilityBin:
     """The answers with a confidence from `low` to `high`: how many, their mean confidence, the share that is right."""
 
     low: float
@@ -62,7 +63,7 @@ def calibration(confidences: Sequence[float], right: Sequence[bool], bins: int =
     )
 
 
-def area_under_curve(confidences: Sequence[float], right: Sequence[float]) -> float | None:
+def area_under_curve(confidences: ArrayLike, right: ArrayLike) -> float | None:
     """P(a right answer has a higher confidence than a wrong one), ties as one half; None without one of the two."""
     given, truth = np.asarray(confidences, dtype=np.float64), np.asarray(right, dtype=bool)
     positives, negatives = int(truth.sum()), int((~truth).sum())

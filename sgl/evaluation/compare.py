@@ -57,7 +57,8 @@ class Comparison:
         for path, found in self.fields.items():
             scores = (f"{one.fields[path].score:.3f}" for one in (self.a, self.b))
             lines.append([path or "value", *scores, str(found)])
-        lines += [_figures(name, self.a, self.b, of) for name, of in _FIGURES.items()]
+        known = self.a.usage.operations and self.b.usage.operations
+        lines += [_figures(name, self.a, self.b, of) for name, of in _FIGURES.items() if known or "tokens" not in name]
         counts = len(self.won), len(self.lost), len(self.a.rows) - len(self.won) - len(self.lost)
         words = "b is better in {} rows, worse in {}, equal in {}".format(*counts)
         return f"{text_table(head, lines)}\n\n{words}"
@@ -81,18 +82,17 @@ def compare(
 
     Raises BadValueError for evaluations of different numbers of rows, or of different gold values.
     """
-    found = [_evaluation(one, rows, gold, options) for one in (a, b)]
-    if [row.gold for row in found[0].rows] != [row.gold for row in found[1].rows]:
+    one, other = _evaluation(a, rows, gold, options), _evaluation(b, rows, gold, options)
+    if [row.gold for row in one.rows] != [row.gold for row in other.rows]:
         raise BadValueError("the two evaluations have different gold values; evaluate both on the same rows")
-    scores = [np.array([row.score for row in one.rows]) for one in found]
-    ahead = scores[1] - scores[0]
-    fields = {
-        path: _field_difference(path, *found, resamples, seed) for path in found[0].fields if path in found[1].fields
-    }
+    ahead = np.array([y.score - x.score for x, y in zip(one.rows, other.rows, strict=True)])
+    shared = [path for path in one.fields if path in other.fields]
+    fields = {path: _field_difference(path, one, other, resamples, seed) for path in shared}
     return Comparison(
-        *found,
+        one,
+        other,
         bootstrap(ahead, resamples, seed),
-        {path: one for path, one in fields.items() if one is not None},
+        {path: difference for path, difference in fields.items() if difference is not None},
         [int(i) for i in np.flatnonzero(ahead > 0)],
         [int(i) for i in np.flatnonzero(ahead < 0)],
     )

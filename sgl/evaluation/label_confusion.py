@@ -30,7 +30,8 @@ class Confusion:
 
     def __str__(self) -> str:
         """A table; a line for each gold label, a column for each given one, with precision and recall at the ends."""
-        lines = [[gold, *(str(n or "·") for n in self.row(gold)), _share(self.recall(gold))] for gold in self.labels]
+        known = [gold for gold in self.labels if any(self.row(gold))]
+        lines = [[gold, *(str(n or "·") for n in self.row(gold)), _share(self.recall(gold))] for gold in known]
         ends = ["precision", *(_share(self.precision(given)) for given in self.labels), ""]
         return text_table([f"{self.path or 'label'}: gold ↓ given →", *self.labels, "recall"], [*lines, ends])
 

@@ -118,8 +118,8 @@ class ScoredRows:
 
 
 def _summary(path: str, found: list[FieldScore]) -> FieldSummary:
-    shares = (fmean(getattr(field, name) for field in found) for name in ("exact", "normalised", "score"))
-    return FieldSummary(path, len(found), *shares, _calibration(found))
+    exact, normalised = fmean(field.exact for field in found), fmean(field.normalised for field in found)
+    return FieldSummary(path, len(found), exact, normalised, fmean(field.score for field in found), _calibration(found))
 
 
 def _calibration(found: list[FieldScore]) -> CalibrationFigures | None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 from sgl.lang.errors import BadValueError
@@ -14,12 +13,11 @@ from sgl.lang.sgl_function import SglFunction
 
 from .compare import Comparison, compare
 from .evaluate import evaluate
+from .row_parts import Pair, as_shown, columns, split_rows
 from .text_table import text_table
 
-TRAIN, VALIDATION = 0.5, 0.8  # of the rows: up to here examples, then the scores of tries, then the test
 IDLE = 200  # changes in a row that were tried before, after which the search ends
 
-Pair = tuple[Any, Any]  # a row and its gold value
 Arguments = dict[str, Any]
 
 
@@ -64,25 +62,35 @@ def tune(
     A digest of each row decides what it is for: half of the rows are examples to choose from, three tenths score the
     tries, and the rest is the test. A try changes one thing in the best arguments so far: it adds, drops or replaces
     the last example, or takes another wording; so the engine has the examples before it in its prefix cache. Raises
-    BadValueError if a part has no row.
+    BadValueError if a part has no row; what the rows failed with, if a try failed in every row.
     """
-    pool, validation, test = _parts([(row, one) for row, one in zip(rows, gold, strict=True)])
+    pool, validation, test = split_rows([(row, one) for row, one in zip(rows, gold, strict=True)])
     start: Arguments = {name: values[0] for name, values in (wordings or {}).items()}
     moves: dict[str, Sequence[Any]] = {name: values for name, values in (wordings or {}).items() if _differ(values)}
     if examples is not None:
-        start, moves = {**start, examples: []}, {**moves, examples: [(_shown(row), one) for row, one in pool]}
+        start, moves = {**start, examples: []}, {**moves, examples: [(as_shown(row), one) for row, one in pool]}
+    if not moves or tries < 1:
+        raise BadValueError("there is nothing to try; give examples=, or wordings= with several values, and tries=")
     generator, scored, idle = random.Random(seed), list[tuple[Arguments, float]](), 0
     best = changed = start
-    while moves and len(scored) < tries and idle < IDLE:
+    while len(scored) < tries and idle < IDLE:
         idle += 1
         if all(changed != arguments for arguments, _ in scored):
-            scored.append((changed, evaluate(_bound(program, changed), *_columns(validation), **options).score))
+            scored.append((changed, _score(_bound(program, changed), validation, options)))
             best, idle = max(scored, key=lambda one: one[1])[0], 0
         name = generator.choice(list(moves))
         choose = partial(_other_examples, most=most) if name == examples else _other
         changed = {**best, name: choose(best[name], moves[name], generator)}
     chosen = _bound(program, best)
-    return Tuned(chosen, best, scored, compare(_bound(program, start), chosen, *_columns(test), **options))
+    return Tuned(chosen, best, scored, compare(_bound(program, start), chosen, *columns(test), **options))
+
+
+def _score(program: Any, part: list[Pair], options: Mapping[str, Any]) -> float:
+    """Raises the first error if every row failed: then the program is wrong, and not its arguments bad."""
+    found = evaluate(program, *columns(part), **options)
+    if len(found.errors) == len(found.rows) and found.errors[0].error is not None:
+        raise found.errors[0].error
+    return found.score
 
 
 def _differ(values: Sequence[Any]) -> bool:
@@ -97,31 +105,11 @@ def _other_examples(present: list[Pair], pool: Sequence[Pair], generator: random
     """One more at the end, one less, or another at the end."""
     kept = present[:-1] if len(present) >= most or (present and generator.random() < 0.3) else present
     free = [one for one in pool if one not in present]
-    return [*kept, generator.choice(free)] if free and generator.random() < 0.9 else kept
-
-
-def _parts(pairs: list[Pair]) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Examples, validation and test. Equal rows are in the same part."""
-    parts: tuple[list[Pair], list[Pair], list[Pair]] = ([], [], [])
-    for row, gold in pairs:
-        place = int.from_bytes(blake2b(repr(row).encode(), digest_size=8).digest()) / 2**64
-        parts[(place >= TRAIN) + (place >= VALIDATION)].append((row, gold))
-    if not all(parts):
-        raise BadValueError(f"{len(pairs)} rows are too few for examples, validation and test; give more")
-    return parts
-
-
-def _columns(pairs: list[Pair]) -> tuple[list[Any], list[Any]]:
-    return [row for row, _ in pairs], [gold for _, gold in pairs]
+    return [*kept, generator.choice(free)] if free and len(kept) < most and generator.random() < 0.9 else kept
 
 
 def _bound(program: Any, arguments: Arguments) -> Any:
     return program.bind(**arguments) if isinstance(program, SglFunction) else partial(program, **arguments)
-
-
-def _shown(row: Any) -> Any:
-    values = list(row.values()) if isinstance(row, dict) else list(row) if isinstance(row, tuple) else [row]
-    return values[0] if len(values) == 1 else row
 
 
 def _brief(arguments: Arguments) -> str:

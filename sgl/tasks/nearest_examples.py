@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -17,8 +18,11 @@ Floats = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Any]
 
 
-class NearestExamples:
-    """Examples that are chosen by text: called with one, it returns the k most similar pairs, the most similar last."""
+class NearestExamples(Sequence[tuple[str, Any]]):
+    """Examples that are chosen by text: called with one, it returns the k most similar pairs, the most similar last.
+
+    As a sequence, it has all examples.
+    """
 
     def __init__(self, examples: Sequence[tuple[str, Any]], k: int, embed: Embed) -> None:
         self.examples = list(examples)
@@ -33,6 +37,18 @@ class NearestExamples:
         found = vectors @ _unit(np.asarray(self._embed([text]), dtype=np.float32) - mean)[0]
         order = [i for i in np.argsort(-found, kind="stable") if self.examples[i][0] != text]
         return [self.examples[i] for i in reversed(order[: self.k])]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.examples[index]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def with_values(self, examples: Sequence[tuple[str, Any]]) -> NearestExamples:
+        """The same texts with other values, which share the vectors."""
+        changed = copy(self)
+        changed.examples = list(examples)
+        return changed
 
     @cached_property
     def _vectors(self) -> tuple[Floats, Floats]:
@@ -54,6 +70,16 @@ def nearest(
     if not examples or k < 1:
         raise BadValueError(f"nearest got {len(examples)} examples and k={k}; give at least one of each")
     return NearestExamples(examples, k, embed or _engine_embed(backend))
+
+
+def examples_for(text: str, examples: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    """The examples of a prompt with this text."""
+    return examples(text) if isinstance(examples, NearestExamples) else examples
+
+
+def as_given(examples: Any) -> Any:
+    """Examples that can be read once for each of many texts."""
+    return examples if isinstance(examples, NearestExamples) else tuple(examples)
 
 
 def _engine_embed(backend: Any) -> Embed:

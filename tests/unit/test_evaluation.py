@@ -113,6 +113,40 @@ def test_a_task_runs_with_its_first_arguments():
     assert found.name == "lengths"
 
 
+class Sure:
+    def __init__(self, whole):
+        self.whole = whole
+
+
+class Extracted:
+    """What `sgl.extract(..., details=True)` returns, with confidences of fields and of items of lists."""
+
+    def __init__(self, value, confidence):
+        self.value, self.confidence, self.usage = value, confidence, sgl.Usage(generated_tokens=7, operations=1)
+
+
+class Labelled:
+    """What `sgl.classify` returns."""
+
+    def __init__(self, *labels):
+        self.label, self.labels, self.probs, self.confidence = labels[0], list(labels), {"a": 0.7, "b": 0.2}, 0.6
+
+
+def test_confidences_of_fields_and_labels_are_read():
+    value = {"city": "Rome", "lines": [{"price": 1}, {"price": 2}], "tags": ["x", "y"]}
+    sure = {"city": Sure(0.9), "lines[0].price": Sure(0.8), "lines[1].price": 0.5, "tags[0]": 0.4, "tags[1]": 0.5}
+    gold = {**value, "lines": [{"price": 2}, {"price": 3}]}
+    found = sgl.evaluate(lambda row: Extracted(value, sure), ["a"], [gold])
+    of = {(field.path, str(field.gold)): field.confidence for field in found.rows[0].fields}
+    assert of["city", "Rome"] == 0.9 and of["lines[].price", "2"] == 0.5 and of["lines[].price", "3"] == 0.8
+    lists = {field.path: field.confidence for field in found.rows[0].fields if isinstance(field.gold, list)}
+    assert lists == {"lines": pytest.approx(0.4), "tags": pytest.approx(0.2)}
+    assert sgl.evaluate(lambda row: Extracted(value, None), ["a"], [gold]).calibration is None
+    one = sgl.evaluate(lambda row: Labelled("a"), ["x"], ["a"])
+    several = sgl.evaluate(lambda row: Labelled("a", "b"), ["x"], [["b", "a"]])
+    assert (one.right, several.right) == (1, 1) and several.rows[0].fields[0].confidence == 0.6
+
+
 def test_any_function_is_called_with_each_row(tmp_path):
     calls = []
 
@@ -250,6 +284,10 @@ def test_tuning_wordings_alone():
     scripted = sgl.Scripted({"kind": learned})
     found = sgl.tune(learn, rows, gold, backend=scripted, examples=None, wordings=wordings, tries=5)
     assert found.arguments == {"wording": "Sort well."} and len(found.tries) == 3
+    with pytest.raises(RuntimeError, match="no model"):
+        sgl.tune(learn, rows, gold, backend=sgl.Scripted({"kind": [RuntimeError("no model")] * 40}))
+    with pytest.raises(BadValueError, match="nothing to try; give examples="):
+        sgl.tune(learn, rows, gold, backend=scripted, examples=None)
     with pytest.raises(BadValueError, match="2 rows are too few"):
         sgl.tune(learn, rows[:2], gold[:2], backend=scripted)
 

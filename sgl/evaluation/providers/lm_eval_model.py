@@ -102,7 +102,7 @@ class SglLM(TemplateLM):
         with self._progress(len(cut), disable_tqdm) as bar:
             for some in _windows(cut):
                 groups = [(list(one), [c for _, c in group]) for one, group in groupby(some, itemgetter(0))]
-                for pairs in [self._asked(context, continuations) for context, continuations in groups]:
+                for pairs in [self._submit_continuations(context, continuations) for context, continuations in groups]:
                     found += [_likelihood(continuation, *future.result()) for continuation, future in pairs]
                 bar.update(len(some))
         for (texts, *_), result in zip(requests, found, strict=True):
@@ -124,14 +124,16 @@ class SglLM(TemplateLM):
         found: list[str] = []
         with self._progress(len(requests), disable_tqdm) as bar:
             for some in _windows(requests):
-                for future in [self._generated(*request.args) for request in some]:
+                for future in [self._submit_generation(*request.args) for request in some]:
                     found.append(future.result().text)
                     bar.update()
         for request, text in zip(requests, found, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return found
 
-    def _asked(self, context: list[int], continuations: list[list[int]]) -> list[tuple[list[int], Future[Any]]]:
+    def _submit_continuations(
+        self, context: list[int], continuations: list[list[int]]
+    ) -> list[tuple[list[int], Future[Any]]]:
         """Log-probabilities of continuations, in forks that share the context."""
         parent = self.engine.open()
         parent.extend(context)
@@ -144,7 +146,7 @@ class SglLM(TemplateLM):
             fork.close()
         return asked
 
-    def _generated(self, context: str, given: dict[str, Any]) -> Future[Any]:
+    def _submit_generation(self, context: str, given: dict[str, Any]) -> Future[Any]:
         options: dict[str, Any] = dict(normalize_gen_kwargs(given, self.max_gen_toks))
         until, most = options.pop("until"), options.pop("max_gen_toks")
         if not options.pop("do_sample"):
