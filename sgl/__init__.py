@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sgl.evaluation.evaluate import evaluate
     from sgl.evaluation.evaluation import Evaluation
     from sgl.evaluation.tune import Tuned, tune
-    from sgl import documents as documents
     from sgl.lang.backends.apis.anthropic_backend import Anthropic
     from sgl.lang.backends.apis.litellm_backend import LiteLLM
     from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
@@ -67,8 +66,8 @@ if TYPE_CHECKING:
     from sgl.lang.sgl_function import SglFunction, function
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
-    from sgl.observability.program_spans import instrument, uninstrument
     from sgl.lang.typed.copied_text import Quote, Span, copied, copied_spans
+    from sgl.observability.program_spans import instrument, uninstrument
     from sgl.runtime.engine import Engine
     from sgl.tasks.calibrate import calibrate
     from sgl.tasks.calibration import Calibration
@@ -80,8 +79,8 @@ if TYPE_CHECKING:
     from sgl.tasks.extract import extract
     from sgl.tasks.extract_document import extract_document
     from sgl.tasks.extract_program import Extraction
-    from sgl.tasks.questions import choice, predicate, score
     from sgl.tasks.nearest_examples import nearest
+    from sgl.tasks.questions import choice, predicate, score
 
 _HOMES = {
     "sgl.evaluation.compare": ("Comparison", "compare"),
@@ -216,7 +215,6 @@ __all__ = [
     "copied",
     "copied_spans",
     "decide",
-    "compare",
     "evaluate",
     "examples",
     "extract",

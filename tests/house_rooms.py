@@ -27,7 +27,6 @@ ROOMS: dict[str, Rows] = {
         "__main__": "cli",
         "documents": "",
         "observability": "",
-        "tasks": "documents",
         "tasks": "sgl documents",
         "evaluation": "documents tasks",
     },

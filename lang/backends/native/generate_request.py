@@ -23,18 +23,19 @@ _EXTRAS = {  # what newer servers know: only sent if the program asks for it
 }
 
 
-def check_options(options: SamplingOptions, closes: bool, masks_logprobs: bool) -> None:
+def check_options(options: SamplingOptions, closes: bool, copies: bool, masks_logprobs: bool) -> None:
     """Raise UnsupportedByBackendError for what the server does not do.
 
-    closes: it knows close_at_limit; masks_logprobs: it knows masked_logprobs.
+    closes: it knows close_at_limit. copies: it has masks for values that are copied from a text. masks_logprobs: it
+    knows masked_logprobs.
     """
     if options.masked_logprobs and not masks_logprobs:
         raise UnsupportedByBackendError(
             "this server has no masked_logprobs: it is not a server of `sgl serve` that has it; leave it out, or use "
             "an sgl.Engine in this process"
-def check_options(options: SamplingOptions, closes: bool, copies: bool) -> None:
-    closes: it knows close_at_limit. copies: it has masks for values that are copied from a text.
+        )
     if not copies and options.json_schema is not None and '"x-copied' in options.json_schema:
+        raise UnsupportedByBackendError(
             "this server has no masks for values that are copied from a text: it is no `sgl serve` that has them; use "
             "one, or an sgl.Engine in this process"
         )

@@ -89,9 +89,8 @@ class RuntimeEndpoint(RemoteBackend):
 
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
-            check_options(request.options, bool(self.model_info.get("closes_at_limit")), self.masks_logprobs)
-            known = (bool(self.model_info.get(name)) for name in ("closes_at_limit", "copies_values"))
-            check_options(request.options, *known)
+            closes, copies = (bool(self.model_info.get(name)) for name in ("closes_at_limit", "copies_values"))
+            check_options(request.options, closes, copies, self.masks_logprobs)
 
     async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         body = generate_body(prompt, request, stream=emit is not None)
