@@ -96,7 +96,10 @@ def test_a_conversation(openai_like, chat):
     first, second = openai_like.requests if state["b"] is not None else ()
     expected = write("[system]Be brief.\n[user]Hi\n[assistant]", 6, ["\n", "."])
     assert state["a"] == expected.text
-    assert first["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert first["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+    ]
     assert first["stop"] == ["\n", "."] and first["max_tokens"] == 6 and first["presence_penalty"] == 0.5
     assert second["messages"][2:] == [
         {"role": "assistant", "content": state["a"].lstrip()},
@@ -143,7 +146,10 @@ def test_stops_beyond_the_fourth_are_cut_here(openai_like, chat):
 
 
 def test_logprobs(openai_like, chat, text):
-    for backend, program, start in ((chat, talk, "[system]Be brief.\n[user]Hi\n[assistant]"), (text, story, "Once ")):
+    for backend, program, start in (
+        (chat, talk, "[system]Be brief.\n[user]Hi\n[assistant]"),
+        (text, story, "Once "),
+    ):
         state = program.run(backend=backend, max_tokens=3, return_logprob=True, top_logprobs_num=2)
         meta = state.get_meta_info("a")
         rows = meta["output_token_logprobs"]
@@ -260,7 +266,12 @@ def test_reasoning_models(make, openai_like):
 
 def test_azure(openai_like):
     backend = OpenAI(
-        "gpt-4o", is_azure=True, api_key="k", api_version="2024-06-01", azure_endpoint=openai_like.url, timeout=10
+        "gpt-4o",
+        is_azure=True,
+        api_key="k",
+        api_version="2024-06-01",
+        azure_endpoint=openai_like.url,
+        timeout=10,
     )
     assert talk.run(backend=backend, max_tokens=3)["a"] == write("[system]Be brief.\n[user]Hi\n[assistant]", 3).text
     assert openai_like.headers[0]["api-key"] == "k"
@@ -310,7 +321,10 @@ def test_declared_servers_get_the_options(make, vllm_like):
 
 def test_a_server_that_keeps_to_no_regex_is_found_out(make, vllm_like):
     vllm_like.script = lambda prompt, body: "no"
-    fails(talk.run(backend=make(vllm_like, constrained="sglang"), regex="[0-9]+"), r"'no' does not match '\[0-9\]\+'")
+    fails(
+        talk.run(backend=make(vllm_like, constrained="sglang"), regex="[0-9]+"),
+        r"'no' does not match '\[0-9\]\+'",
+    )
 
 
 # --- forms -----------------------------------------------------------------------------------------------
@@ -335,7 +349,8 @@ def test_json_schema_is_strict(openai_like, chat):
 
 def test_schemas_of_plain_values_travel_in_an_object(openai_like, chat):
     state = talk.run(
-        backend=chat, json_schema={"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}}
+        backend=chat,
+        json_schema={"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}},
     )
     assert all(isinstance(item, int) for item in json.loads(state["a"]))
     sent = openai_like.requests[0]["response_format"]["json_schema"]["schema"]
@@ -484,7 +499,12 @@ def test_kinds_of_models():
         name: OpenAI(name, api_key="k").is_chat_model
         for name in ("gpt-3.5-turbo-instruct", "gpt-4o", "davinci-002", "meta/llama")
     }
-    assert kinds == {"gpt-3.5-turbo-instruct": False, "gpt-4o": True, "davinci-002": False, "meta/llama": True}
+    assert kinds == {
+        "gpt-3.5-turbo-instruct": False,
+        "gpt-4o": True,
+        "davinci-002": False,
+        "meta/llama": True,
+    }
     assert OpenAI("gpt-4o", False, api_key="k").is_chat_model is False
     assert OpenAI("meta-llama/Llama-3.1-8B-Instruct", api_key="k").chat_template.name == "llama-3-instruct"
     assert OpenAI("gpt-4o", chat_template="chatml", api_key="k").chat_template.name == "chatml"

@@ -19,7 +19,11 @@ from sgl.lang.sampling.choices import draw, tempered
 
 pytest_plugins = ("native_rig",)
 
-METHODS = [sgl.token_length_normalized, sgl.greedy_token_selection, sgl.unconditional_likelihood_normalized]
+METHODS = [
+    sgl.token_length_normalized,
+    sgl.greedy_token_selection,
+    sgl.unconditional_likelihood_normalized,
+]
 MELTING = [
     ("Is it? ", ["yes", "no", "maybe so"]),
     ("x abc", ["def", " x", "d e"]),  # the choice goes on with the last token of the prompt
