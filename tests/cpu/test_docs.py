@@ -28,8 +28,6 @@ PAGES = [
     "scheduling.md",
 ]
 LETTERS = DOCS.parent / "examples/data/letters.pdf"  # what documents.md reads
-PAGES = ["index.md", "language.md", "types.md", "classify.md", "tools.md", "dialects.md", "cache.md", "report.md"]
-PAGES += ["scheduling.md"]
 
 
 def run_blocks(page: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
