@@ -345,6 +345,20 @@ class Quoted:
     note: str
 
 
+def test_copied_fields_of_examples_and_retries():
+    pairs = [("Two beds.", Quoted("beds", "y"))]
+    answers = '{"article": "two", "note": "x"}', '{"article": "chairs", "note": "x"}'
+
+    def chairs(value: Quoted) -> None:
+        if value.article != "chairs":
+            raise ValueError("give the article")
+
+    backend = scripted(*answers)
+    assert sgl.extract(Quoted, TEXT, examples=pairs, validate=chairs, retries=1, backend=backend).article == "chairs"
+    with pytest.raises(BadValueError, match="cannot be written as Quoted"):
+        sgl.extract(Quoted, TEXT, examples=[("Two beds.", Quoted("bed", "y"))], backend=backend)
+
+
 def test_places_of_copied_fields():
     answer = '{"article": "chairs", "note": "x"}'
     found = sgl.extract(Quoted, TEXT + " More chairs.", details=True, backend=scripted(answer))

@@ -91,6 +91,7 @@ class RuntimeEndpoint(RemoteBackend):
         if isinstance(request, GenRequest):
             closes, copies = (bool(self.model_info.get(name)) for name in ("closes_at_limit", "copies_values"))
             check_options(request.options, closes, copies, self.masks_logprobs)
+            check_options(request.options, self.model_info)
 
     async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         body = generate_body(prompt, request, stream=emit is not None)
