@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from sgl.lang.program.batch_options import BatchOptions, RunOptions
 
 from .extract_program import Examples, Extraction, extract_program
-from .nearest_examples import as_given
 from .extract_request import ExtractRequest, value_of
 from .task import Task
 
@@ -51,7 +50,7 @@ class Extract(Task):
     kind          the type: any that `gen` takes, such as a dataclass or pydantic model
     text          what the value is read from
     instructions  more words for the model, below the description of the fields
-    examples      pairs of a text and its value, which the model reads first; or `sgl.nearest(pairs, k)`
+    examples      pairs of a text and its value, which the model reads first
     retries       how often a value that a validator refuses may be written again, with the validator's message in the
                   conversation (0)
     validate      a function of the value that raises ValueError for one that is wrong; what it returns is not used
@@ -231,54 +230,6 @@ class Extract(Task):
         self, kind: Any, texts: Iterable[str], /, *, return_exceptions: bool = False, **given: Any
     ) -> list[Any]:
         """As `batch`, for event loops."""
-        arguments, options, in_pieces = self._request(kind, given)
-        items = [{**arguments, "text": text} for text in texts]
-        if in_pieces is None:
-            return await self._arun_batch(items, options, return_exceptions)
-        results = await self._arun_batch(items, options, True)
-        long = _too_long(results)
-        read = await extract_document.abatch(
-            kind, [items[i]["text"] for i in long], return_exceptions=True, **in_pieces
-        )
-        return self._with(items, results, long, read, return_exceptions)
-
-    def _with(
-        self, items: Sequence[Any], results: list[Any], long: list[int], read: list[Any], return_exceptions: bool
-    ) -> list[Any]:
-        """The results of a batch, where those of long texts are what was read of their pieces."""
-        for i, result in zip(long, read, strict=True):
-            results[i] = result
-        failed = {i: result for i, result in enumerate(results) if isinstance(result, Exception)}
-        if failed and not return_exceptions:
-            raise batch_error(self.__name__, items, failed, results)
-        return results
-
-    def _request(
-        self, kind: Any, given: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-        """The arguments of the program but the text, the options of the run, and those of reading in pieces.
-
-        The last are None where a text that is too long is an error. Raises BadValueError.
-        """
-        asked = {name: value for name, value in given.items() if name not in ("on_too_long", "copied_from", "journal")}
-        own = {name: given.pop(name) for name in self.program.parameter_names & given.keys()}
-        retries, too_long = own.get("retries", 0), given.pop("on_too_long", "error")
-        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            raise BadValueError(f"extract: retries is {retries!r}; give a whole number from 0")
-        if too_long not in ("error", "pieces"):
-            raise BadValueError(f'extract: on_too_long is {too_long!r}; give "error" or "pieces"')
-        if too_long == "pieces" and own.get("copied_from") is not None:
-            raise BadValueError(
-                'extract: on_too_long="pieces" copies from the pieces of the text; leave out copied_from='
-            )
-        own["examples"] = asked["examples"] = as_given(own.get("examples", ()))
-        if given.get("journal") is not None:
-            asked["journal"] = f"{given['journal']}.pieces"
-        return {**own, "kind": kind}, given, asked if too_long == "pieces" else None
-
-
-def _too_long(results: Sequence[Any]) -> list[int]:
-    return [i for i, result in enumerate(results) if isinstance(result, TooLongError)]
         request = ExtractRequest.of(kind, texts, given, self.program.parameter_names)
         results = await self._arun_batch(request.items, request.options, return_exceptions or request.pieces)
         if request.pieces:

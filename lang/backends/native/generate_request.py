@@ -24,13 +24,6 @@ _EXTRAS = {  # what newer servers know: only sent if the program asks for it
 }
 
 
-def check_options(options: SamplingOptions, closes: bool, copies: bool, masks_logprobs: bool) -> None:
-    """Raise UnsupportedByBackendError for what the server does not do.
-
-    closes: it knows close_at_limit. copies: it has masks for values that are copied from a text. masks_logprobs: it
-    knows masked_logprobs.
-    """
-    if options.masked_logprobs and not masks_logprobs:
 def check_options(options: SamplingOptions, server: Mapping[str, Any]) -> None:
     """Raise UnsupportedByBackendError for what the server does not do, as its model info has it."""
     if options.masked_logprobs and not server.get("masks_logprobs"):
@@ -38,7 +31,6 @@ def check_options(options: SamplingOptions, server: Mapping[str, Any]) -> None:
             "this server has no masked_logprobs: it is not a server of `sgl serve` that has it; leave it out, or use "
             "an sgl.Engine in this process"
         )
-    if not copies and options.json_schema is not None and '"x-copied' in options.json_schema:
     if not server.get("copies_values") and options.json_schema is not None and '"x-copied' in options.json_schema:
         raise UnsupportedByBackendError(
             "this server has no masks for values that are copied from a text: it is no `sgl serve` that has them; use "

@@ -89,8 +89,6 @@ class RuntimeEndpoint(RemoteBackend):
 
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
-            closes, copies = (bool(self.model_info.get(name)) for name in ("closes_at_limit", "copies_values"))
-            check_options(request.options, closes, copies, self.masks_logprobs)
             check_options(request.options, self.model_info)
 
     async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
