@@ -14,7 +14,17 @@ import sgl
 import sgl.compat
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["index.md", "language.md", "types.md", "tools.md", "dialects.md", "cache.md", "report.md", "scheduling.md"]
+PAGES = [
+    "index.md",
+    "language.md",
+    "types.md",
+    "typing.md",
+    "tools.md",
+    "dialects.md",
+    "cache.md",
+    "report.md",
+    "scheduling.md",
+]
 
 
 def run_blocks(page: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:

@@ -1,11 +1,10 @@
-"""mypy and pyright know the types of the public API: the programs of tests/typing."""
+"""mypy and pyright know the types of the public API: the programs of tests/typing and docs/typing.md."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,10 @@ from sgl.lang.program.run_options import RunOptions
 from sgl.lang.sampling.options import RUN_NAMES
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = sorted((ROOT / "tests/typing").glob("*.py"))
+PROGRAMS = {path.name: path.read_text() for path in sorted((ROOT / "tests/typing").glob("*.py"))}
+PROGRAMS["page.py"] = "# mypy: allow-untyped-defs\n" + "".join(
+    re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / "docs/typing.md").read_text(), re.S)
+)
 FLOORS = ("lang", "runtime", "grammars", "common")
 MYPY = """
 [mypy]
@@ -43,8 +45,8 @@ def folder(tmp_path):
         (tmp_path / name).symlink_to(ROOT / name)
     subprocess.run(["make", "-s", "-f", ROOT / "Makefile", "-C", tmp_path, "types"], check=True)
     (tmp_path / "programs").mkdir()
-    for program in PROGRAMS:
-        shutil.copy(program, tmp_path / "programs")
+    for name, text in PROGRAMS.items():
+        (tmp_path / "programs" / name).write_text(text)
     return tmp_path
 
 
@@ -54,9 +56,9 @@ def unexpected(output: str) -> list[str]:
     for name, line, message in re.findall(r"^.*?(\w+\.py):(\d+)(?::\d+)?(?: -|:) error: (.*)$", output, re.MULTILINE):
         found.setdefault((name, int(line)), message)
     marked = {
-        (program.name, number)
-        for program in PROGRAMS
-        for number, line in enumerate(program.read_text().splitlines(), 1)
+        (name, number)
+        for name, text in PROGRAMS.items()
+        for number, line in enumerate(text.splitlines(), 1)
         if line.endswith("# error")
     }
     assert len(marked) >= 60
@@ -71,7 +73,7 @@ def test_mypy_finds_the_wrong_lines_and_no_other(folder):
     (folder / "programs/mypy.ini").write_text(MYPY)
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent"]
     done = subprocess.run(
-        [*command, *(program.name for program in PROGRAMS)],
+        [*command, *PROGRAMS],
         cwd=folder / "programs",
         env={"MYPYPATH": str(folder / "build/types"), "PATH": ""},
         capture_output=True,
