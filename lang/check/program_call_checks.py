@@ -178,8 +178,7 @@ def method(
     if name == "with_options":
         return _with_options(c, program, node, arguments, env)
     if name == "item":
-        _check_names(c, program, signature(program.node), node, arguments.named, frozenset())
-        _check_count(c, program, signature(program.node), node, arguments)
+        _item(c, program, node, arguments)
     escape(arguments.all(), env)
     return ANY
 
@@ -199,6 +198,13 @@ def _bind(
             )
     bound = frozenset(arguments.named) if arguments.whole else own.names
     return FunctionValue(program.node, (program.bound or frozenset()) | bound, program.closure)
+
+
+def _item(c: CheckContext, program: FunctionValue, node: ast.Call, arguments: CallArguments) -> None:
+    assert isinstance(program.node, AnyFunctionDef)
+    own = signature(program.node)
+    _check_names(c, program, own, node, arguments.named, frozenset())
+    _check_count(c, program, own, node, arguments)
 
 
 def _with_options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..errors import BadValueError, nearest
 from ..interpreter.run_observer import observed_tool
@@ -13,6 +13,7 @@ from ..nodes.primitives import assistant, gen, system, tool, user
 from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, run_program, split_options
 from ..program.program_state import ProgramState
+from ..program.run_options import RunOptions
 from ..typed.typed_json import reasons
 from .formats import ToolFormat, choose_format, format_named
 from .python_tool import Tool, tool_of
@@ -21,7 +22,6 @@ from .tool_nodes import SglToolCall, ToolCallsParser, ToolSet
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from ..program.program_state import ProgramState
 
 ANY = ("auto", "required")
 
@@ -127,7 +127,7 @@ class Toolbox(ToolSet):
         except Exception as error:
             return _answer(error, raise_errors)
 
-    def loop(self, question: str, most_steps: int = 8, **options: Any) -> ProgramState:
+    def loop(self, question: str, most_steps: int = 8, **options: Unpack[RunOptions]) -> ProgramState[str | None]:
         """Run an agent: the model calls tools and reads their results until it answers, for at most `most_steps` steps.
 
             state = sgl.tools([get_weather, search]).loop("Is it raining in Rome?", temperature=0)
@@ -196,7 +196,7 @@ def _message(error: Exception) -> str:
     return f"{error} was not found" if type(error) is KeyError and len(error.args) == 1 else str(error)
 
 
-def agent(s: Any, question: str, toolbox: ToolSet, most_steps: int) -> str | None:
+def agent(s: ProgramState, question: str, toolbox: ToolSet, most_steps: int) -> str | None:
     """The model calls tools until it answers: the answer; None where the last step that is allowed was a call."""
     s += system(toolbox)
     s += user(question)
@@ -215,7 +215,7 @@ def _as_result(result: Any) -> Any:
     return {"result": result} if isinstance(result, int | float) else result
 
 
-def run_agent(toolbox: ToolSet, question: str, most_steps: int, options: dict[str, Any]) -> ProgramState:
+def run_agent(toolbox: ToolSet, question: str, most_steps: int, options: RunOptions) -> ProgramState[str | None]:
     program = Program(agent)
-    _, run_options = split_options(program, options)
+    _, run_options = split_options(program, {**options})
     return run_program(program, ProgramCall((question, toolbox, most_steps)), RunSettings.of(run_options))

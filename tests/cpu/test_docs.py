@@ -21,6 +21,7 @@ PAGES = [
     "types.md",
     "classify.md",
     "documents.md",
+    "typing.md",
     "tools.md",
     "dialects.md",
     "cache.md",

@@ -46,3 +46,6 @@ state = answer.run("How warm is it in Rome?", backend=sgl.Engine())
 assert_type(state, sgl.ProgramState[str | None])
 assert_type(state.text(), str)
 assert_type(state.get("step", str), str)
+answer.run(3)  # error
+answer.run("How warm is it?", most_step=3)  # error
+state.ret_value.upper()  # error

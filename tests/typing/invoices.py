@@ -39,3 +39,5 @@ def totals(texts: list[str]) -> list[float]:
 
 sgl.Engine(contxt=2048)  # type: ignore[call-arg]
 sgl.Engine(context="2048")  # type: ignore[arg-type]
+read.run(text=3)  # error
+print(read.run("an invoice").ret_value.lins)  # error

@@ -68,7 +68,7 @@ sgl.Engine("model", context="512")  # type: ignore[arg-type]
 
 toolbox = tools([weather, Booking, {"name": "search", "parameters": {}}])
 assert_type(toolbox, Toolbox)
-assert_type(toolbox.loop("How old?", temperature=0), sgl.ProgramState)
+assert_type(toolbox.loop("How old?", temperature=0), sgl.ProgramState[str | None])
 assert_type(sgl.system(sgl.fields(Booking)), SglExprList)
 
 

@@ -48,3 +48,7 @@ async def later(reviews: list[dict[str, Any]]) -> int:
     states = await judge.arun_batch(reviews)
     assert_type(states, list[sgl.ProgramState[None]])
     return len(states)
+
+
+judge.run()  # error
+judge.run_batch([judge.item(text="good")])  # error

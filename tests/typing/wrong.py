@@ -148,3 +148,4 @@ sgl.select("x", ["a"], temperature="0")  # error
 sgl.select("x", ["a"], temprature=0)  # error
 sgl.user(3)  # error
 sgl.function(3)  # error
+sgl.tools([]).loop("why?", temprature=0)  # error

@@ -1,11 +1,11 @@
-"""mypy and pyright know the types of the public API: the programs of tests/typing, and short examples."""
+"""mypy and pyright know the types of the public API: the programs of tests/typing, docs/typing.md and short examples."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +22,11 @@ from sgl.lang.sampling.options import RUN_NAMES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("invoices", "mails", "small_agent")
-PROGRAMS = [*sorted((ROOT / "tests/typing").glob("*.py")), *(ROOT / f"examples/{name}.py" for name in EXAMPLES)]
+PROGRAMS = {path.name: path.read_text() for path in sorted((ROOT / "tests/typing").glob("*.py"))}
+PROGRAMS |= {f"{name}_example.py": (ROOT / f"examples/{name}.py").read_text() for name in EXAMPLES}
+PROGRAMS["page.py"] = "# mypy: allow-untyped-defs\n" + "".join(
+    re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / "docs/typing.md").read_text(), re.S)
+)
 FLOORS = ("lang", "runtime", "grammars", "common")
 MYPY = """
 [mypy]
@@ -44,8 +48,8 @@ def folder(tmp_path):
         (tmp_path / name).symlink_to(ROOT / name)
     subprocess.run(["make", "-s", "-f", ROOT / "Makefile", "-C", tmp_path, "types"], check=True)
     (tmp_path / "programs").mkdir()
-    for program in PROGRAMS:
-        shutil.copy(program, tmp_path / "programs")
+    for name, text in PROGRAMS.items():
+        (tmp_path / "programs" / name).write_text(text)
     return tmp_path
 
 
@@ -55,9 +59,9 @@ def unexpected(output: str) -> list[str]:
     for name, line, message in re.findall(r"^.*?(\w+\.py):(\d+)(?::\d+)?(?: -|:) error: (.*)$", output, re.MULTILINE):
         found.setdefault((name, int(line)), message)
     marked = {
-        (program.name, number)
-        for program in PROGRAMS
-        for number, line in enumerate(program.read_text().splitlines(), 1)
+        (name, number)
+        for name, text in PROGRAMS.items()
+        for number, line in enumerate(text.splitlines(), 1)
         if line.endswith("# error")
     }
     assert len(marked) >= 60
@@ -72,7 +76,7 @@ def test_mypy_finds_the_wrong_lines_and_no_other(folder):
     (folder / "programs/mypy.ini").write_text(MYPY)
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent"]
     done = subprocess.run(
-        [*command, *(program.name for program in PROGRAMS)],
+        [*command, *PROGRAMS],
         cwd=folder / "programs",
         env={"MYPYPATH": str(folder / "build/types"), "PATH": ""},
         capture_output=True,
@@ -89,6 +93,66 @@ def test_pyright_finds_the_wrong_lines_and_no_other(folder):
     offline = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
     done = subprocess.run(command, cwd=folder / "programs", env=offline, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1 and not unexpected(done.stdout), done.stderr
+
+
+class LanguageServer:
+    """pyright as an editor runs it: requests and answers as JSON, with a header each."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "pyright.langserver", "--stdio"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process, self.number = subprocess.Popen(command, cwd=folder, **pipes), 0
+        client = {"processId": None, "rootUri": folder.as_uri(), "capabilities": {}}
+        where = [{"uri": folder.as_uri(), "name": "programs"}]
+        self.ask("initialize", {**client, "workspaceFolders": where})
+        self.send({"method": "initialized", "params": {}})
+
+    def send(self, message: dict) -> None:
+        text = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
+        self.process.stdin.flush()
+
+    def ask(self, method: str, params: dict):
+        self.number += 1
+        self.send({"id": self.number, "method": method, "params": params})
+        while True:
+            header = b"".join(iter(self.process.stdout.readline, b"\r\n"))
+            answer = json.loads(self.process.stdout.read(int(re.search(rb"Content-Length: (\d+)", header)[1])))
+            if answer.get("id") == self.number and "method" not in answer:
+                return answer["result"]
+            if "id" in answer:  # it asks for settings, and to register what it can do
+                self.send({"id": answer["id"], "result": None})
+
+
+@pytest.mark.whole
+def test_editors_show_the_docstrings_and_complete_the_options(folder):
+    pytest.importorskip("pyright")
+    (folder / "programs/pyrightconfig.json").write_text(PYRIGHT)
+    lines = ["import sgl", "@sgl.function", "def reply(s: sgl.State, question: str) -> int:"]
+    lines += ["    '''Answers a question.'''", '    s += sgl.gen("x", int, )', "    return 1", 'reply.run("x", )']
+    file = folder / "programs/edited.py"
+    file.write_text("\n".join(lines))
+    server = LanguageServer(folder / "programs")
+    document = {"uri": file.as_uri()}
+    opened = document | {"languageId": "python", "version": 1, "text": "\n".join(lines)}
+    server.send({"method": "textDocument/didOpen", "params": {"textDocument": opened}})
+
+    def at(method: str, line: int, column: int):
+        position = {"line": line, "character": column}
+        return server.ask(f"textDocument/{method}", {"textDocument": document, "position": position})
+
+    try:
+        shown = at("hover", 4, 14)["contents"]["value"]
+        assert "type: type[Value@gen] = str" in shown and "Let the model write." in shown
+        assert "Answers a question." in at("hover", 6, 2)["contents"]["value"]
+        assert "run(question: str) -> ProgramState[int]" in at("hover", 6, 7)["contents"]["value"]
+        found = {item["label"] for item in at("completion", 4, len(lines[4]) - 1)["items"]}
+        assert {"temperature=", "stop=", "regex=", "choices="} <= found
+        found = {item["label"] for item in at("completion", 6, len(lines[6]) - 1)["items"]}
+        assert {"question=", "temperature=", "backend="} <= found
+    finally:
+        server.process.kill()
+        server.process.communicate()
 
 
 def test_type_checkers_know_the_options_that_batches_take():
