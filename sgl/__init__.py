@@ -13,6 +13,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sgl import documents as documents
+    from sgl.evaluation.compare import Comparison, compare
+    from sgl.evaluation.evaluate import evaluate
+    from sgl.evaluation.evaluation import Evaluation
+    from sgl.evaluation.tune import Tuned, tune
     from sgl.lang.backends.apis.anthropic_backend import Anthropic
     from sgl.lang.backends.apis.litellm_backend import LiteLLM
     from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
@@ -73,9 +77,15 @@ if TYPE_CHECKING:
     from sgl.tasks.extract import extract
     from sgl.tasks.extract_document import extract_document
     from sgl.tasks.extract_program import Extraction
+    from sgl.tasks.nearest_examples import nearest
     from sgl.tasks.questions import choice, predicate, score
 
 _HOMES = {
+    "sgl.evaluation.compare": ("Comparison", "compare"),
+    "sgl.evaluation.tune": ("Tuned", "tune"),
+    "sgl.tasks.nearest_examples": ("nearest",),
+    "sgl.evaluation.evaluate": ("evaluate",),
+    "sgl.evaluation.evaluation": ("Evaluation",),
     "sgl.lang.sampling.choices": (
         "Choice",
         "ChoicesMethod",
@@ -168,9 +178,11 @@ __all__ = [
     "Choice",
     "ChoicesMethod",
     "Classification",
+    "Comparison",
     "DeadlineExceeded",
     "Decision",
     "Engine",
+    "Evaluation",
     "Extraction",
     "Journal",
     "LiteLLM",
@@ -185,6 +197,7 @@ __all__ = [
     "SglFunction",
     "Span",
     "State",
+    "Tuned",
     "Usage",
     "answer_likelihood",
     "assistant",
@@ -193,9 +206,11 @@ __all__ = [
     "calibrate",
     "choice",
     "classify",
+    "compare",
     "copied",
     "copied_spans",
     "decide",
+    "evaluate",
     "examples",
     "extract",
     "extract_document",
@@ -210,6 +225,7 @@ __all__ = [
     "journal",
     "labels",
     "messages",
+    "nearest",
     "once",
     "plain",
     "predicate",
@@ -230,6 +246,7 @@ __all__ = [
     "tool_begin",
     "tool_end",
     "tools",
+    "tune",
     "unconditional_likelihood_normalized",
     "user",
     "user_begin",

@@ -46,11 +46,28 @@ class RunReport:
         return target
 
     def _repr_html_(self) -> str:
-        page = html.escape(self.html, quote=True)
-        return (
-            f'<iframe srcdoc="{page}" sandbox="allow-scripts" title="sgl report" width="100%" height="{HEIGHT}" '
-            'style="border: 1px solid #8884; border-radius: 8px"></iframe>'
-        )
+        return framed(self.html, "allow-scripts")
+
+
+def framed(page: str, sandbox: str) -> str:
+    """A page in a separate frame of a notebook, which may do what `sandbox` lists."""
+    return (
+        f'<iframe srcdoc="{html.escape(page, quote=True)}" sandbox="{sandbox}" title="sgl report" width="100%" '
+        f'height="{HEIGHT}" style="border: 1px solid #8884; border-radius: 8px"></iframe>'
+    )
+
+
+def static_page(title: str, body: str) -> str:
+    """A page without a script, in the style of reports. `body`: HTML; its texts are escaped."""
+    style = _file("page.css")
+    policy = f"default-src 'none'; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(_printable(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
+        "</body>\n</html>\n"
+    )
 
 
 def data_text(data: dict[str, Any]) -> str:

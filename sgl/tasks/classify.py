@@ -11,6 +11,7 @@ from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions, Ru
 from .calibration import Calibration, prompt_digest
 from .classify_program import THRESHOLD, Classification, classify_program, multi_program
 from .label_values import LabelValues
+from .nearest_examples import NearestExamples
 from .task import Task
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Classify(Task):
             members or values are then the labels of the result. The model reads them, with their definitions.
         none: True adds the label "none of these", a text adds that one; its value is None.
         instructions: the task, in place of "Choose the label that fits the text."
-        examples: (text, label) pairs, as turns before the text. With `multi` (text, labels), in the system turn.
+        examples: (text, label) pairs, as turns before the text. With `multi` (text, labels), in the system turn. Or
+            `sgl.nearest(pairs, k)`.
         multi: several labels may fit. Each is then a yes-or-no question in a fork after the text, which is computed
             once; `labels` of the result are those of at least `threshold` (0.5).
         calibration: what `sgl.calibrate` learnt for the same labels, instructions and examples; not with `multi`.
@@ -197,7 +199,7 @@ class Classify(Task):
 
 def example_texts(
     labels: LabelValues, examples: Sequence[tuple[str, Any]], multi: bool = False
-) -> list[tuple[str, Any]]:
+) -> Sequence[tuple[str, Any]]:
     """Examples with the texts of their labels. Raises BadValueError for one that is no (text, label)."""
     found: list[tuple[str, Any]] = []
     for index, example in enumerate(examples):
@@ -208,7 +210,7 @@ def example_texts(
         if multi and (isinstance(given, str) or not isinstance(given, Sequence)):
             raise BadValueError(f"{place} has {shown(given)}; with multi=True give a list of the labels that fit")
         found.append((text, [labels.text_of(place, one) for one in given] if multi else labels.text_of(place, given)))
-    return found
+    return examples.with_values(found) if isinstance(examples, NearestExamples) else found
 
 
 def _refuse_with_multi(**given: Any) -> None:

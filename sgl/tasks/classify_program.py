@@ -11,6 +11,7 @@ import sgl
 
 from .calibration import Calibration
 from .label_values import LabelValues
+from .nearest_examples import examples_for
 from .questions import NO, YES
 
 Label = TypeVar("Label")
@@ -45,7 +46,7 @@ def classify_program(
     calibration: Calibration | None = None,
 ) -> Classification[Any]:
     s += sgl.system(sgl.labels(labels.about, instructions))
-    for example, label in examples:
+    for example, label in examples_for(text, examples):
         s += sgl.user(example)
         s += sgl.assistant(label)
     s += sgl.user(text)
@@ -67,7 +68,10 @@ def multi_program(
     examples: Sequence[tuple[str, Sequence[str]]] = (),
     threshold: float = THRESHOLD,
 ) -> Classification[Any]:
-    shown = [f"Text: {example}\nLabels that fit: {', '.join(fitting) or 'none'}" for example, fitting in examples]
+    shown = [
+        f"Text: {example}\nLabels that fit: {', '.join(fitting) or 'none'}"
+        for example, fitting in examples_for(text, examples)
+    ]
     s += sgl.system("\n\n".join([instructions or MULTI_TASK, *shown]))
     s += sgl.user_begin()
     s += text

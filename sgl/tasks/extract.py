@@ -11,6 +11,7 @@ from sgl.lang.program.batch_runs import batch_error
 
 from .extract_document import extract_document
 from .extract_program import Examples, Extraction, extract_program
+from .nearest_examples import as_given
 from .task import Task
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Extract(Task):
     kind          the type: any that `gen` takes, such as a dataclass or pydantic model
     text          what the value is read from
     instructions  more words for the model, below the description of the fields
-    examples      pairs of a text and its value, which the model reads first
+    examples      pairs of a text and its value, which the model reads first; or `sgl.nearest(pairs, k)`
     retries       how often a value that a validator refuses may be written again, with the validator's message in the
                   conversation (0)
     validate      a function of the value that raises ValueError for one that is wrong; what it returns is not used
@@ -280,7 +281,7 @@ class Extract(Task):
             raise BadValueError(
                 'extract: on_too_long="pieces" copies from the pieces of the text; leave out copied_from='
             )
-        own["examples"] = asked["examples"] = tuple(own.get("examples", ()))
+        own["examples"] = asked["examples"] = as_given(own.get("examples", ()))
         if given.get("journal") is not None:
             asked["journal"] = f"{given['journal']}.pieces"
         return {**own, "kind": kind}, given, asked if too_long == "pieces" else None

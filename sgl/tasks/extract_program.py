@@ -14,6 +14,7 @@ from sgl.lang.typed.type_constraint import type_name
 from sgl.lang.typed.typed_json import refusal_of
 
 from .confidence import FieldConfidence, confidence_of, logprob_options
+from .nearest_examples import examples_for
 from .too_long import is_too_long
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ def extract_program(
 ) -> Any:
     options: dict[str, Any] = logprob_options(s) if details else {}
     s += sgl.system(described(kind, instructions))
-    s += sgl.examples(examples, kind)
+    s += sgl.examples(examples_for(text, examples), kind)
     s += sgl.user(text)
     attempts: list[Attempt] = []
     while True:

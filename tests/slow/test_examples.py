@@ -127,6 +127,11 @@ CASES = {
     "documents_qa.py": ([], r"(\d+) of 20 answers are right", [16]),
     "tree_of_thought.py": (["--beams", "8", "--documents", "15"], r" 8 +(\d+) of 15 +(\d+)", [8, 8]),
     "skeleton_of_thought.py": (["--dialogues", "4"], r"(\d+) of 4 outlines and (\d+) of \d points are right", [2, 2]),
+    "evaluate_extraction.py": (
+        ["--rows", "12"],
+        r"with fields: (\d+) of 12 rows right(?s:.*)b is better in (\d+) rows, worse in 0",
+        [6, 6],
+    ),
     "judge.py": ([], r"verdict: mood +(\d+) of 16 right\nverdict: topic +(\d+) of 16 right", [14, 8]),
     "react.py": ([], r"(\d+) of 12 answers are right", [5]),
     "dsl.py": ([], r"(\d+) of 12 orders are carried out right; all 19 statements parse", [7]),
