@@ -1,0 +1,1 @@
+"""sgl as a model of other evaluation packages."""
