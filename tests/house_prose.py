@@ -55,6 +55,7 @@ GUIDES = (  # the pages that are checked; a guide joins when it passes
     "docs/classify.md",
     "docs/extending.md",
     "docs/dialects.md",
+    "docs/evaluation.md",
 )
 
 # A code span may hold any of these; a longer phrase in ALLOWED may, too.

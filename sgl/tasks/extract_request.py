@@ -12,6 +12,7 @@ from sgl.lang.typed.copied_text import copied_spans
 from .extract_document import extract_document
 from .extract_program import Extraction
 from .long_documents.document_extraction import DocumentExtraction
+from .nearest_examples import as_given
 
 ON_TOO_LONG = ("error", "pieces")
 
@@ -38,7 +39,7 @@ class ExtractRequest:
             raise BadValueError(
                 'extract: on_too_long="pieces" copies from the pieces of the text; leave out copied_from='
             )
-        arguments = {**own, "kind": kind, "examples": tuple(own.get("examples", ()))}
+        arguments = {**own, "kind": kind, "examples": as_given(own.get("examples", ()))}
         return cls([{**arguments, "text": text} for text in texts], options, too_long == "pieces")
 
     def with_pieces(self, results: list[Any]) -> list[Any]:

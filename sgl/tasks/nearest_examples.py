@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,23 +16,44 @@ Floats = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Any]
 
 
+class ExampleVectors:
+    """Unit vectors of texts, from their mean: what all of them share does not distinguish them. Made at first use."""
+
+    def __init__(self, texts: list[str], embed: Embed) -> None:
+        self.texts = texts
+        self._embed = embed
+        self._lock = threading.Lock()
+        self._made: tuple[Floats, Floats] | None = None
+
+    def similarities(self, text: str) -> Floats:
+        """The cosine of each text and this one."""
+        mean, vectors = self._vectors()
+        found: Floats = vectors @ _unit(np.asarray(self._embed([text]), dtype=np.float32) - mean)[0]
+        return found
+
+    def _vectors(self) -> tuple[Floats, Floats]:
+        with self._lock:
+            if self._made is None:
+                vectors = np.asarray(self._embed(self.texts), dtype=np.float32)
+                mean: Floats = vectors.mean(axis=0)
+                self._made = mean, _unit(vectors - mean)
+            return self._made
+
+
 class NearestExamples(Sequence[tuple[str, Any]]):
     """Examples that are chosen by text: called with one, it returns the k most similar pairs, the most similar last.
 
     As a sequence, it has all examples.
     """
 
-    def __init__(self, examples: Sequence[tuple[str, Any]], k: int, embed: Embed) -> None:
+    def __init__(self, examples: Sequence[tuple[str, Any]], k: int, vectors: ExampleVectors) -> None:
         self.examples = list(examples)
         self.k = k
-        self._embed = embed
-        self._lock = threading.Lock()
+        self._vectors = vectors
 
     def __call__(self, text: str) -> list[tuple[str, Any]]:
         """The examples for a text. An example with the same text is not among them: it would give the answer away."""
-        with self._lock:
-            mean, vectors = self._vectors
-        found = vectors @ _unit(np.asarray(self._embed([text]), dtype=np.float32) - mean)[0]
+        found = self._vectors.similarities(text)
         order = [i for i in np.argsort(-found, kind="stable") if self.examples[i][0] != text]
         return [self.examples[i] for i in reversed(order[: self.k])]
 
@@ -45,17 +64,8 @@ class NearestExamples(Sequence[tuple[str, Any]]):
         return len(self.examples)
 
     def with_values(self, examples: Sequence[tuple[str, Any]]) -> NearestExamples:
-        """The same texts with other values, which share the vectors."""
-        changed = copy(self)
-        changed.examples = list(examples)
-        return changed
-
-    @cached_property
-    def _vectors(self) -> tuple[Floats, Floats]:
-        """The mean vector of the examples, and their unit vectors from there: what all texts share tells none apart."""
-        vectors = np.asarray(self._embed([text for text, _ in self.examples]), dtype=np.float32)
-        mean: Floats = vectors.mean(axis=0)
-        return mean, _unit(vectors - mean)
+        """The same texts with other values; the vectors are shared."""
+        return NearestExamples(examples, self.k, self._vectors)
 
 
 def nearest(
@@ -63,13 +73,15 @@ def nearest(
 ) -> NearestExamples:
     """Return examples that are chosen by text: for each text the `k` pairs (text, value) most like it.
 
-    Give it where `examples=` goes, or call it with a text in a program. backend: an engine, whose model makes the
-    vectors (`engine.embed`); None: the default backend. embed: another function from texts to vectors. The examples are
-    embedded once, when they are first used. Raises BadValueError for no examples, and for a backend without embeddings.
+    Give it where `sgl.extract` and `sgl.classify` take `examples=`, or call it with a text in a program. backend: an
+    engine, whose model makes the vectors (`engine.embed`); None: the default backend. embed: another function from a
+    list of texts to their vectors. The examples are embedded once, when they are first used. Raises BadValueError for
+    no examples, and for a backend without embeddings.
     """
     if not examples or k < 1:
         raise BadValueError(f"nearest got {len(examples)} examples and k={k}; give at least one of each")
-    return NearestExamples(examples, k, embed or _engine_embed(backend))
+    vectors = ExampleVectors([text for text, _ in examples], embed or _engine_embed(backend))
+    return NearestExamples(examples, k, vectors)
 
 
 def examples_for(text: str, examples: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
@@ -77,7 +89,7 @@ def examples_for(text: str, examples: Iterable[tuple[str, Any]]) -> Iterable[tup
     return examples(text) if isinstance(examples, NearestExamples) else examples
 
 
-def as_given(examples: Any) -> Any:
+def as_given(examples: Iterable[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
     """Examples that can be read once for each of many texts."""
     return examples if isinstance(examples, NearestExamples) else tuple(examples)
 

@@ -305,6 +305,23 @@ def test_the_nearest_examples_are_chosen_by_vectors():
         sgl.nearest([], 1, embed=embed)
 
 
+def test_tasks_take_the_nearest_examples():
+    embedded = []
+
+    def embed(texts):
+        embedded.append(len(texts))
+        return [[text.count("a"), text.count("b"), 5.0] for text in texts]
+
+    near = sgl.nearest([("aaa", 1), ("bbb", 2), ("aab", 3)], 1, embed=embed)
+    scripted = sgl.Scripted({"value": ["1", "2"]})
+    assert sgl.extract.batch(int, ["aaaa", "bb"], examples=near, backend=scripted, num_threads=1) == [1, 2]
+    assert ["aaa" in prompt for prompt in scripted.prompts("value")] == [True, False]
+    labels = sgl.Scripted({"label": lambda prompt, request: "x" if "bbb" in prompt else "y"})
+    kinds = sgl.nearest([("aaa", "y"), ("bbb", "x")], 1, embed=embed)
+    found = [sgl.classify(text, ["x", "y"], examples=kinds, backend=labels).label for text in ("ab b", "aa", "b")]
+    assert found == ["x", "y", "x"] and embedded == [3, 1, 1, 2, 1, 1, 1], "the examples are embedded once"
+
+
 def test_names_are_public():
     assert {"evaluate", "compare", "tune", "nearest", "Evaluation"} <= set(sgl.__all__)
     assert json.dumps(sgl.evaluate(mood, ROWS, GOLD, backend=script()).rows[0].row)
