@@ -59,6 +59,12 @@ def test_mails_get_their_labels(tmp_path):
     assert labels == ["billing", "technical", "booking"]
 
 
+def test_a_long_document_is_read_with_pages(tmp_path):
+    lines = run("long_document.py", cwd=tmp_path).splitlines()
+    assert lines[1].startswith("6 pieces, at most 6 calls") and sum("WRONG" in line for line in lines) <= 2
+    assert re.search(r"^tenant +2 +\d+ Omar Haddad$", "\n".join(lines), re.MULTILINE)
+
+
 def test_the_small_agent_answers(tmp_path):
     assert "+49 30 5550 143" in run("small_agent.py", cwd=tmp_path)
 
