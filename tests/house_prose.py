@@ -53,6 +53,8 @@ GUIDES = (  # the pages that are checked; a guide joins when it passes
     "docs/compatibility.md",
     "docs/comparison.md",
     "docs/classify.md",
+    "docs/coming_from.md",
+    "docs/extract.md",
     "docs/extending.md",
     "docs/dialects.md",
     "docs/evaluation.md",

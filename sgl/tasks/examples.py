@@ -21,7 +21,8 @@ def examples(pairs: Iterable[tuple[str, Any]], type: Any = None) -> SglExprList:
         s += sgl.assistant(sgl.gen("invoice", Invoice))
 
     An answer is written as a gen of its type would write it: a text as it is, a member of an Enum as its value, an
-    object as JSON; its copied fields (`sgl.Quote`) are pieces of the text. `type`: the type of the answers, by default the class of each; a text that it reads is taken too.
+    object as JSON. Its copied fields (`sgl.Quote`) are pieces of the text. `type`: the type of the answers, by default
+    the class of each; a text that it reads is taken too.
     Raises BadValueError for what is no such pair, and for an answer that its type does not allow.
     """
     turns: list[Any] = []

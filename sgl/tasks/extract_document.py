@@ -26,6 +26,7 @@ class DocumentOptions(BatchOptions, total=False):
     overlap: int | None
     merge: Mapping[str, Rule] | None
     max_pieces: int | None
+    on_failed_piece: Literal["error", "skip"]
     instructions: str | None
     examples: Examples
     retries: int
@@ -56,6 +57,7 @@ class ExtractDocument:
     max_pieces    a document of more pieces is refused before anything runs
     budget        tokens or an sgl.Budget: a document that may cost more is refused before anything runs
     max_tokens    the most tokens of the answer for a piece (1024, or a quarter of the context if that is less)
+    on_failed_piece  "skip" leaves pieces out from which no value was read ("error")
     validate      a function of the merged value that raises ValueError for one that is wrong
     instructions, examples, retries  as for `sgl.extract`; the values of examples are of `kind`
     details       True: return a DocumentExtraction, with the places of each field and what each piece says (False)

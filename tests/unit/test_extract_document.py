@@ -125,6 +125,9 @@ def test_the_model_chooses_between_values():
     assert result.value.firm == "Brandt" and [place.page for place in result.places["firm"]] == [3]
     assert len(model.calls) == result.usage.operations == result.cost.calls == 4
     assert sgl.extract_document(Bill, "Firm: Brandt", **given).firm == "Brandt" and len(model.calls) == 5
+    silent = sgl.Scripted(lambda p, r: "{}" if "what was found" in p else said(p, r), chat_template="chatml")
+    with pytest.raises(ExtractionError, match=r"no piece has firm|the model chose no firm"):
+        sgl.extract_document(Bill, DOCUMENT, **{**given, "backend": silent})
 
 
 @pytest.mark.parametrize(
@@ -164,6 +167,13 @@ def test_a_piece_that_fails_is_named_with_its_page():
     with pytest.raises(PieceError, match=r"bill\.pdf, page 3: .*no answer") as raised:
         sgl.extract_document(Bill, DOCUMENT, backend=model, **CUT)
     assert raised.value.piece.place.page == 3 and raised.value.__cause__ is not None
+    result = sgl.extract_document(Bill, DOCUMENT, backend=model, details=True, on_failed_piece="skip", **CUT)
+    assert [line.article for line in result.value.lines] == ["Desk", "Lamp", "Lamp"]
+    assert [isinstance(answer, Exception) for _, answer in result.pieces] == [False, False, True]
+    with pytest.raises(PieceError, match="no answer"):
+        sgl.extract_document(Bill, "Chair 3", backend=model, on_failed_piece="skip")
+    with pytest.raises(BadValueError, match="on_failed_piece is 'omit'; give 'error' or 'skip'"):
+        sgl.extract_document(Bill, DOCUMENT, backend=model, on_failed_piece="omit")
 
 
 def test_what_is_not_valid_together_is_named(model):

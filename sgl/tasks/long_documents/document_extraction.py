@@ -24,14 +24,14 @@ class DocumentExtraction(Generic[T]):
     places: where in the document each field, and each item of a list, was read, by its path ("lines[0].price"). The
         place of a text is where it is in the document; of other values it is the piece that was read.
     pieces: each piece, with the Extraction from it: the value (a dict of the fields that it has), the confidence, and
-        the spans in its text.
+        the spans in its text. With on_failed_piece="skip" a piece may have its error instead.
     found: by field what the pieces say of it, before the rule of the field chose.
     cost: the bound that was known before. usage: what it did cost.
     """
 
     value: T
     places: dict[str, list[Place]]
-    pieces: list[tuple[Piece, Extraction[Any]]] = field(repr=False)
+    pieces: list[tuple[Piece, Extraction[Any] | Exception]] = field(repr=False)
     found: dict[str, list[FoundValue]] = field(repr=False)
     cost: DocumentCost
     usage: Usage

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.documents import Document, Piece
+from sgl.documents import Document
 from sgl.documents.document import as_document
 from sgl.lang.backends.default_backend import resolve_backend
-from sgl.lang.errors import BadValueError, ExtractionError, error_message_of, reject_unknown
-from sgl.lang.interpreter.token_usage import Usage
+from sgl.lang.errors import BadValueError, ExtractionError, reject_unknown
 from sgl.lang.program import batch_runs
 from sgl.lang.typed.type_constraint import type_name
-from sgl.lang.typed.typed_json import refusal_of, unfenced
+from sgl.lang.typed.typed_json import refusal_of
 
-from ..extract_program import Extraction, extract_program
+from ..extract_program import extract_program
 from ..task import Task
-from .document_cost import DocumentCost, piece_limits
-from .document_extraction import DocumentExtraction, PieceError
-from .found_values import FoundValue, found_values, piece_text
-from .merge_rules import Merged, checked_rules, merge_field
+from .document_cost import piece_limits
+from .document_extraction import DocumentExtraction
+from .document_part import DocumentPart
+from .found_values import piece_text
+from .merge_rules import checked_rules
 from .optional_fields import optional_fields
 
 QUESTION = "The text lists what was found in the parts of a document. Write the right value of each field."
@@ -48,18 +47,6 @@ class PieceTask(Task):
         return await self._arun_batch(questions.items, questions.options, True)
 
 
-@dataclass
-class Part:
-    """A document of a batch: its pieces, what they say, and what the model chose of it."""
-
-    document: Document
-    pieces: list[Piece]
-    cost: DocumentCost
-    answers: list[Any]
-    found: dict[str, list[FoundValue]]
-    decided: Extraction[Any] | None = None
-
-
 class DocumentReading:
     """A type and options, made ready. `options`: those of `sgl.extract_document` but `details`."""
 
@@ -67,6 +54,7 @@ class DocumentReading:
         self.fields = optional_fields(kind)
         self.rules = checked_rules(self.fields, options.pop("merge", None))
         self.validate = options.pop("validate", None)
+        self.skip = _choice("on_failed_piece", options.pop("on_failed_piece", "error"), ("error", "skip")) == "skip"
         self.max_pieces, self.budget = options.pop("max_pieces", None), options.pop("budget", None)
         self.retries = _whole("retries", options.pop("retries", 0))
         examples = [(text, self.fields.example(value)) for text, value in options.pop("examples", ())]
@@ -77,85 +65,45 @@ class DocumentReading:
         reject_unknown("extract_document", options, _RUN)
         self.limits = piece_limits(self.arguments, self.backend, *sizes)
         self.run = {**options, "backend": self.backend, "max_tokens": self.limits.max_tokens}
-        self.by_model = [name for name, rule in self.rules.items() if rule == "model"]
 
-    def part(self, given: Document | str) -> Part:
+    def part(self, given: Document | str) -> DocumentPart:
         """A document in pieces. Raises BudgetExceeded where they may cost too much."""
         document = as_document(given)
         pieces = [piece for piece in self.limits.pieces(document, self.backend) if piece_text(piece)]
-        cost = self.limits.cost(pieces, self.retries, bool(self.by_model))
+        cost = self.limits.cost(pieces, self.retries, "model" in self.rules.values())
         cost.check(document.source, self.budget, self.max_pieces)
-        return Part(document, pieces, cost, [], {name: [] for name in self.rules})
+        return DocumentPart(document, pieces, cost, self.rules)
 
     def results(self, given: Iterable[Document | str]) -> Generator[Questions, list[Any], list[Any]]:
         """Of each document its DocumentExtraction or its error. Yields questions, and is sent their answers."""
         parts = [self.part(one) for one in given]
         texts = [piece_text(piece) for part in parts for piece in part.pieces]
-        answers = iter((yield self._questions(texts, self.arguments, self.run)) if texts else [])
+        items = [{**self.arguments, "text": text, "details": True} for text in texts]
+        answers = iter((yield Questions(items, self.run)) if items else [])
         for part in parts:
-            part.answers = [next(answers) for _ in part.pieces]
-            self._gather(part)
-        undecided = [part for part in parts if self._undecided(part)]
+            part.gather([next(answers) for _ in part.pieces])
+        undecided = [part for part in parts if part.undecided()]
         if undecided:
-            arguments = {"kind": self.fields.only(self.by_model), "instructions": QUESTION, "retries": self.retries}
-            journal = {"journal": f"{self.run['journal']}.merge"} if self.run.get("journal") else {}
-            texts = [self._listed(part) for part in undecided]
-            decided = yield self._questions(texts, arguments, {**self.run, **journal})
+            decided = yield self._choices(undecided)
             for part, answer in zip(undecided, decided, strict=True):
                 part.decided = answer
         return [self._outcome(part) for part in parts]
 
-    def _questions(self, texts: list[str], arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Questions:
-        return Questions([{**arguments, "text": text, "details": True} for text in texts], options)
+    def _choices(self, parts: list[DocumentPart]) -> Questions:
+        """What the model is asked to choose between, of each document. The journal of this batch is another file."""
+        journal = {"journal": f"{self.run['journal']}.merge"} if self.run.get("journal") else {}
+        shared = {"instructions": QUESTION, "retries": self.retries, "details": True}
+        items = [{**shared, "kind": self.fields.only(part.undecided()), "text": part.listed()} for part in parts]
+        return Questions(items, {**self.run, **journal})
 
-    def _gather(self, part: Part) -> None:
-        """Sort what the pieces say by fields."""
-        for piece, answer in zip(part.pieces, part.answers, strict=True):
-            if isinstance(answer, Extraction):
-                for one in found_values(answer, _fields_of(answer), piece):
-                    part.found[one.field].append(one)
-
-    def _undecided(self, part: Part) -> list[str]:
-        """The fields of which pieces say different things, where the model is to choose."""
-        found = part.found
-        return [name for name in self.by_model if any(one.value != found[name][0].value for one in found[name])]
-
-    def _listed(self, part: Part) -> str:
-        """What the pieces say of these fields, a line for each."""
-        found = [one for name in self._undecided(part) for one in part.found[name]]
-        where = [str(one.place).rpartition(", ")[2] for one in found]
-        texts = [json.dumps(one.value, ensure_ascii=False) for one in found]
-        return "\n".join(f"{one.field}: {text} ({at})" for one, text, at in zip(found, texts, where, strict=True))
-
-    def _outcome(self, part: Part) -> DocumentExtraction[Any] | Exception:
+    def _outcome(self, part: DocumentPart) -> DocumentExtraction[Any] | Exception:
         try:
-            for piece, answer in zip(part.pieces, part.answers, strict=True):
-                if not isinstance(answer, Extraction):
-                    raise PieceError(f"{piece.place}: {error_message_of(answer)}", piece) from answer
-            if isinstance(part.decided, Exception):
-                raise part.decided
-            return self._extraction(part)
+            merged = part.merged(self.skip)
+            value = self._value(part.document, merged.fields)
         except Exception as error:  # a rule or a validator of the program may raise anything
             return error
-
-    def _extraction(self, part: Part) -> DocumentExtraction[Any]:
-        merged = Merged()
-        chosen = {} if part.decided is None else _fields_of(part.decided)
-        for name, rule in self.rules.items():
-            found = part.found[name]
-            if chosen.get(name) is not None:
-                merged.add(name, chosen[name], [one for one in found if one.value == chosen[name]] or found)
-            else:
-                merge_field(name, "first" if rule == "model" else rule, found, merged)
-        usages = [answer.usage for answer in (*part.answers, part.decided) if answer is not None]
-        return DocumentExtraction(
-            self._value(part.document, merged.fields),
-            merged.places,
-            list(zip(part.pieces, part.answers, strict=True)),
-            part.found,
-            part.cost,
-            Usage.total(usages),
-        )
+        pieces = list(zip(part.pieces, part.answers, strict=True))
+        return DocumentExtraction(value, merged.places, pieces, part.found, part.cost, part.usage())
 
     def _value(self, document: Document, fields: Mapping[str, Any]) -> Any:
         try:
@@ -163,7 +111,7 @@ class DocumentReading:
             if self.validate is not None:
                 self.validate(value)
         except (ValueError, AssertionError) as error:
-            missing = [name for name in self.fields.hints if name not in fields]
+            missing = [name for name in self.fields.required if name not in fields]
             none = f"; no piece has {', '.join(missing)}: what may be missing needs `| None = None`" * bool(missing)
             raise ExtractionError(
                 f"extract_document({type_name(self.fields.kind)}): what the pieces of {document.source} say is not "
@@ -172,8 +120,10 @@ class DocumentReading:
         return value
 
 
-def _fields_of(answer: Extraction[Any]) -> dict[str, Any]:
-    return json.loads(unfenced(answer.attempts[-1].text))
+def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise BadValueError(f"extract_document: {name} is {value!r}; give {' or '.join(map(repr, choices))}")
+    return value
 
 
 def _whole(name: str, value: Any) -> int:

@@ -98,24 +98,29 @@ def new_items(found: Sequence[FoundValue]) -> list[tuple[FoundValue, int]]:
     kept: list[tuple[FoundValue, int]] = []
     before: FoundValue | None = None
     for one in found:
-        open_items = list(range(len(before.value))) if before is not None and _overlap(before, one) else []
-        for index, item in enumerate(one.value):
-            assert before is not None or not open_items
-            same = next((i for i in open_items if _is_same(before, i, one, index, item)), None)
-            if same is None:
-                kept.append((one, index))
-            else:
-                open_items.remove(same)
+        repeated = _repeated(before, one) if before is not None and _overlap(before, one) else set()
+        kept += ((one, index) for index in range(len(one.value)) if index not in repeated)
         before = one
     return kept
+
+
+def _repeated(before: FoundValue, after: FoundValue) -> set[int]:
+    """The items of the second list that the first one has, each matched with one of them."""
+    unmatched, repeated = list(range(len(before.value))), set()
+    for index in range(len(after.value)):
+        same = next((i for i in unmatched if _is_same(before, i, after, index)), None)
+        if same is not None:
+            unmatched.remove(same)
+            repeated.add(index)
+    return repeated
 
 
 def _overlap(before: FoundValue, after: FoundValue) -> bool:
     return after.piece.overlap > 0 and after.piece.index == before.piece.index + 1
 
 
-def _is_same(before: FoundValue, i: int, after: FoundValue, index: int, item: Any) -> bool:
-    if before.value[i] != item:
+def _is_same(before: FoundValue, i: int, after: FoundValue, index: int) -> bool:
+    if before.value[i] != after.value[index]:
         return False
     one, other = before.spans_of_item(i), after.spans_of_item(index)
     return all(set(one[path]) & set(other[path]) for path in one.keys() & other.keys())

@@ -25,13 +25,15 @@ class OptionalFields:
     """`kind` with each field optional, under the names that its JSON has.
 
     partial: a TypedDict of the fields, each of which may be missing or None. hints: the type of each field.
-    lists: the fields that are lists. wrapped: `kind` has no fields; it is the type of the field "value".
+    lists: the fields that are lists. required: those that `kind` needs. wrapped: `kind` has no fields; it is the type
+    of the field "value".
     """
 
     kind: Any
     partial: Any
     hints: Mapping[str, Any]
     lists: frozenset[str]
+    required: tuple[str, ...]
     wrapped: bool
 
     def example(self, value: Any) -> str:
@@ -61,20 +63,24 @@ def optional_fields(kind: Any) -> OptionalFields:
 
 
 def _made(kind: Any) -> OptionalFields:
-    reading = reading_of(kind)
-    schema = reading.schema if isinstance(reading, JsonTextParser) else {}
+    schema = _schema(kind)
     root = _resolved(schema, schema)
     hints = _hints(kind, list(root["properties"])) if "properties" in root else None
     if hints is None:
-        hints, schema = {VALUE: kind}, reading_of(_wrapper(kind)).schema
-        properties = schema["properties"]
-    else:
-        properties = root["properties"]
-    lists = frozenset(name for name in hints if _is_list(properties[name], schema))
-    return OptionalFields(kind, _partial(kind, hints), hints, lists, VALUE in hints and hints[VALUE] is kind)
+        hints, schema = {VALUE: kind}, _schema(_wrapper(kind))
+        root = schema
+    lists = frozenset(name for name in hints if _is_list(root["properties"][name], schema))
+    required = tuple(root.get("required", ()))
+    return OptionalFields(kind, _partial(kind, hints), hints, lists, required, hints.get(VALUE) is kind)
 
 
 _cached = lru_cache(maxsize=128)(_made)
+
+
+def _schema(kind: Any) -> Mapping[str, Any]:
+    """The JSON Schema of a type; empty for one whose text is no JSON."""
+    reading = reading_of(kind)
+    return reading.schema if isinstance(reading, JsonTextParser) else {}
 
 
 def _wrapper(kind: Any) -> Any:
