@@ -43,8 +43,9 @@ static void spell_utf8(Spelled *s, uint32_t code) {
 /* The one way to write a character: that of Python's json.dumps. */
 static Spelled spell(uint32_t code, int ascii) {
     static const char escaped[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
-    const char *found = code && code < 0x80 ? strchr(escaped, (int)code) : NULL;
     Spelled s = {0, {0}};
+    if (code >= ' ' && code <= '~' && code != '"' && code != '\\') return s.length = 1, s.bytes[0] = (uint8_t)code, s;
+    const char *found = code && code < 0x80 ? strchr(escaped, (int)code) : NULL;
     if (found) {
         s.bytes[s.length++] = '\\';
         s.bytes[s.length++] = names[found - escaped];
@@ -67,6 +68,7 @@ static int is_after(const Way *a, const Way *b) {
 }
 
 static void sort_ways(Way *ways, int32_t count) {
+    if (count < 2) return;
     for (int32_t gap = count / 2; gap > 0; gap /= 2) /* Shell's sort: few states have many ways */
         for (int32_t i = gap; i < count; i++) {
             const Way moved = ways[i];
