@@ -52,6 +52,7 @@ GUIDES = (  # the pages that are checked; a guide joins when it passes
     "docs/apis.md",
     "docs/compatibility.md",
     "docs/comparison.md",
+    "docs/extract.md",
     "docs/extending.md",
     "docs/dialects.md",
 )

@@ -26,6 +26,7 @@ GIVEN = {  # what programs are given and do not make: their entries have no cons
     "sgl.Calibration",
     "sgl.Classification",
     "sgl.Decision",
+    "sgl.Extraction",
     "sgl.ProgramError",
     "sgl.ProgramCancelled",
     "sgl.DeadlineExceeded",

@@ -46,6 +46,9 @@ _OTHER_NAMES = {
     "resume",
     "report",
     "journal",
+    "examples",
+    "extract",
+    "extract_document",
 }
 
 

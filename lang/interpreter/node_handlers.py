@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,9 +32,9 @@ from ..nodes.ir import (
 )
 from ..nodes.special_token_text import in_turn
 from ..places.source_location import SourceLocation
-from ..sampling.options import derive_seed
+from ..sampling.options import SamplingOptions, derive_seed
 from ..sampling.text_limits import with_limit
-from .state_transcript import LiteralText, PendingText, Split, TextSpan, ThoughtText, again
+from .state_transcript import LiteralText, PendingText, Split, TextSpan, ThoughtText, again, last_user_turn
 from .state_writer import StateWriter
 from .text_limit_check import check_limit
 
@@ -71,7 +72,7 @@ def gen(executor: StateWriter, node: SglGen[Any], where: SourceLocation | None, 
     options = node.sampling_params
     piece = executor.bind(node.name, PendingText(node, where, options.over(executor.options).n or 1, split))
     if node.reading is not None:  # it has to see what the gen itself says, not what the run says
-        options = executor.attempt(piece, partial(node.reading.constrain, options, executor.backend))
+        options = executor.attempt(piece, partial(_constrained, executor, node, options))
     options = with_limit(options.over(executor.options), typed=node.reading is not None)
     check = partial(check_limit, node, options, executor.backend, where)
     on_chunk = piece.chunk if executor.streaming and split is None else None
@@ -82,6 +83,14 @@ def gen(executor: StateWriter, node: SglGen[Any], where: SourceLocation | None, 
         request = GenRequest(sample, executor.chat_template.stops, node.name, where, keep)
         call = partial(stream.generate, request, on_chunk if index == 0 else None)
         executor.start(piece, index, call, options.timeout, stream if index else None, check)
+
+
+def _constrained(executor: StateWriter, node: SglGen[Any], options: SamplingOptions) -> SamplingOptions:
+    """The options with the grammar of the type; copied values come from the last user turn, if nothing else is said."""
+    assert node.reading is not None
+    if node.reading.copies and options.copied_from is None:
+        options = replace(options, copied_from=last_user_turn(executor.conversation, executor.pieces.items))
+    return node.reading.constrain(options, executor.backend)
 
 
 def select(executor: StateWriter, node: SglSelect, where: SourceLocation | None) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText, joined
 
 from ..backend import Generated, Media
-from ..chat import ConversationTurn
+from ..chat import ConversationTurn, ConversationTurns
 from ..concurrency.replay_feed import ReplayFeed
-from ..errors import ProgramError
+from ..errors import BadValueError, ProgramError
 from ..global_config import own_words
 from ..media.media_urls import as_url
 from ..media.message_content import content_of
@@ -332,6 +332,23 @@ def text_of(pieces: list[Piece], strict: bool = False, wait: bool = True) -> str
 def passage_of(pieces: list[Piece]) -> QuotedText:
     """The text of pieces that are done, with what is quoted of it; what the model wrote is."""
     return joined(piece.passage if isinstance(piece, LiteralText) else own_words(piece.text) for piece in pieces)
+
+
+def last_user_turn(conversation: ConversationTurns, pieces: list[Piece]) -> str | None:
+    """The text of the last finished turn of the user; None where there is none.
+
+    Raises BadValueError where a model has still to write a part of it.
+    """
+    turns = [turn for turn in conversation.finished if turn.role == "user"]
+    if not turns:
+        return None
+    content = pieces[turns[-1].start : turns[-1].end]
+    if not all(piece.done for piece in content):
+        raise BadValueError(
+            "values are to be copied from a user turn of which the model has still to write a part; give "
+            "gen(..., copied_from=text)"
+        )
+    return text_of(content, wait=False)
 
 
 def messages_of(turns: list[ConversationTurn], pieces: list[Piece]) -> list[dict[str, Any]]:

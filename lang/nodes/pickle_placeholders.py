@@ -9,6 +9,8 @@ from typing import Any
 class UnpicklableParser:
     """Says what was there when it is asked to read or to choose."""
 
+    copies = False
+
     def __init__(self, what: str) -> None:
         self.what = what
 

@@ -87,6 +87,8 @@ def gen(*positional: Any, **options: Any) -> Any:
     ebnf         a grammar
     structural_tag  free text with constrained parts, as JSON
 
+    Fields of `sgl.Quote` are pieces of a text: that of `copied_from`, else the last user turn (docs/copied.md).
+
     Declare a field that the input may not mention as `x: str | None = None`; otherwise the model has to invent it.
     `sgl.fields(type)` describes the fields to the model. `dtype` is an older name of `type` for int, float, bool and
     str; its value stays text.
@@ -115,7 +117,13 @@ def gen(*positional: Any, **options: Any) -> Any:
     if choices is not None:
         _refuse_with_choices(name, type, options)
         return select(name, choices, options.get("temperature") or 0.0, method or token_length_normalized)
-    return SglGen(name, _options(name, type, options), None if type is None else _reading(name, type))
+    reading = None if type is None else _reading(name, type)
+    if options.get("copied_from") is not None and not (reading and reading.copies):
+        raise BadValueError(
+            f"gen({name!r}) has copied_from, but no type with copied values; write Annotated[str, sgl.copied] or "
+            "sgl.Quote in its type"
+        )
+    return SglGen(name, _options(name, type, options), reading)
 
 
 def _options(name: str | None, type: Any, given: dict[str, Any]) -> SamplingOptions:

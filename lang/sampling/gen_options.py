@@ -45,6 +45,7 @@ class GivenOptions:
     json_schema: str | None = None
     ebnf: str | None = None
     structural_tag: str | None = None
+    copied_from: str | None = None
     timeout: float | None = None
 
 
@@ -90,3 +91,4 @@ class GenOptions(SamplingNames, total=False):
     json_schema: Any
     ebnf: str | None
     structural_tag: Any
+    copied_from: str | None

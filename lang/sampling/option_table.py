@@ -27,6 +27,7 @@ _OWN = (
     _own("json_schema", "schema", "The text is JSON of this schema.", "native openai"),
     _own("ebnf", "text", "The text is of this grammar.", "native openai"),
     _own("structural_tag", "tag", "Free text with constrained parts.", "native"),
+    _own("copied_from", "document", "The text that copied values of the type are pieces of; by default the user turn."),
     _own("timeout", "seconds", "Seconds from the moment at which the gen is appended."),
 )
 _ENGINE = (option for option in SAMPLING_OPTIONS.values() if option.program)
@@ -49,7 +50,7 @@ _ANNOTATIONS = {
     **dict.fromkeys(("integer", "samples"), "int"),
     **dict.fromkeys(("number", "seconds"), "float"),
     **dict.fromkeys(("texts", "patterns"), "Strings"),
-    **dict.fromkeys(("regex", "text"), "str"),
+    **dict.fromkeys(("regex", "text", "document"), "str"),
     **{"switch": "bool", "token ids": "list[int]", "biases": "dict[int, float]"},
 }
 

@@ -200,6 +200,13 @@ def _regex(name: str, value: Any) -> str:
         ) from error
 
 
+def _document(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadValueError(f"{name} is {shown(value)}; give a text")
+    check_text(value, name)
+    return value
+
+
 _NORMALISER_OF = {
     "integer": _whole,
     "samples": _count,
@@ -212,6 +219,7 @@ _NORMALISER_OF = {
     "biases": _bias,
     "dtype": _dtype,
     "regex": _regex,
+    "document": _document,
     "schema": lambda name, value: schema_text(value),
     "tag": lambda name, value: value if isinstance(value, str) else json.dumps(value),
 }

@@ -42,6 +42,8 @@ class MistralToolFormat(DialectFormat):
 class _MistralReading:
     """The reading of a step whose text came before the mark."""
 
+    copies = False
+
     def __init__(self, reading: ToolCallsParser) -> None:
         self._reading = reading
         self._text = ""

@@ -63,6 +63,8 @@ class NanoToolFormat(DialectFormat):
 class _NanoStep:
     """What was selected, and so what the second turn holds. One for each step that is run."""
 
+    copies = False
+
     def __init__(self, options: dict[str, SamplingOptions], decided: str = nano_prompts.ANSWER) -> None:
         self._options = options
         self._decided = decided

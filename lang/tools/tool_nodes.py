@@ -54,6 +54,8 @@ class ToolSet(SglExprList, ABC):
 class ToolCallsParser:
     """How the text of a `toolbox.call` becomes a ToolCalls, in the format of the backend's model."""
 
+    copies = False
+
     def __init__(self, toolbox: ToolSet, choice: str) -> None:
         self.toolbox = toolbox
         self.choice = choice

@@ -9,14 +9,13 @@ class Line(BaseModel):
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import count
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ..errors import BadValueError, shown
-from .unsupported_types import UnsupportedType
+from . import reading_of
+from .copied_marks import KEYWORD, Copied, Quote, copied
 
-KEYWORD = "x-copied"  # of the schema of a text
+__all__ = ["Copied", "Quote", "Span", "copied", "copied_spans"]
 
 Schema = dict[str, Any]
 
@@ -26,45 +25,6 @@ class Span(NamedTuple):
 
     start: int
     end: int
-
-
-@dataclass(frozen=True)
-class Copied:
-    """The mark of a field whose value is a verbatim piece of a text. `whole_words`: it cuts no word."""
-
-    whole_words: bool = True
-
-    def __call__(self, *, whole_words: bool = True) -> Copied:
-        """The mark with options. Raises BadValueError for what is neither True nor False."""
-        if not isinstance(whole_words, bool):
-            raise BadValueError(f"copied(whole_words={shown(whole_words)}): give True or False")
-        return Copied(whole_words)
-
-    @property
-    def keyword(self) -> Schema:
-        """What the schema of such a text says."""
-        return {KEYWORD: "words" if self.whole_words else "characters"}
-
-    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> Schema:
-        made = handler(core)
-        marked = _marked(handler.resolve_ref_schema(made), self.keyword)
-        if marked is None:
-            raise UnsupportedType("sgl.copied is for texts; write Annotated[str, sgl.copied]")
-        return marked
-
-
-def _marked(schema: Schema, keyword: Schema) -> Schema | None:
-    """The schema with the keyword on its texts; None if it has none."""
-    if schema.get("type") == "string":
-        return {**schema, **keyword}
-    members = [(one, _marked(one, keyword)) for one in schema.get("anyOf", ())]
-    if not any(marked for _, marked in members):
-        return None
-    return {**schema, "anyOf": [marked or one for one, marked in members]}
-
-
-copied = Copied()
-Quote = Annotated[str, copied]
 
 
 def copied_spans(kind: Any, value: Any, text: str) -> dict[str, list[Span]]:
@@ -95,17 +55,8 @@ def _occurrences(piece: str, text: str, starts: Any, ends: Any) -> Iterator[Span
 
 def copied_values(kind: Any, value: Any) -> Iterator[tuple[str, str, str]]:
     """The copied texts of a value of a type: path, text, and of what pieces are made."""
-    from . import reading_of
-
     schema = getattr(reading_of(kind), "schema", {})
     return _walked(schema, value, "", schema.get("$defs", {}))
-
-
-def has_copied(schema: Any) -> bool:
-    """Whether some text of a schema is copied."""
-    if isinstance(schema, dict):
-        return KEYWORD in schema or any(map(has_copied, schema.values()))
-    return isinstance(schema, list) and any(map(has_copied, schema))
 
 
 def _walked(schema: Any, value: Any, path: str, defs: Schema) -> Iterator[tuple[str, str, str]]:
@@ -115,7 +66,10 @@ def _walked(schema: Any, value: Any, path: str, defs: Schema) -> Iterator[tuple[
         yield from _walked(defs.get(schema["$ref"].rpartition("/")[2]), value, path, defs)
     if KEYWORD in schema and isinstance(value, str):
         yield path, str(value), schema[KEYWORD]
-    for one in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
+    members = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    for one in sorted(
+        members, key=lambda member: not {"enum", "const"} & set(member)
+    ):  # constants are copied by chance
         if _fits(one, value, defs):
             yield from _walked(one, value, path, defs)
             break
@@ -134,7 +88,7 @@ def _held(schema: Schema, value: Any) -> Iterator[tuple[str, Any, Any]]:
         return
     named = schema.get("properties", {})
     for name, inner in named.items():
-        if (held := _member(value, name)) is not None:
+        if (held := _member(value, name)) is not _MISSING:
             yield f".{name}", inner, held
     if isinstance(value, Mapping):
         others = schema.get("additionalProperties")
@@ -155,25 +109,28 @@ def _fits(schema: Any, value: Any, defs: Schema) -> bool:
         return isinstance(value, str) and kind in ("string", None) and _is_choice(schema, value)
     if _is_list(value) or kind == "array":
         return _is_list(value) and kind in ("array", None)
-    return all(_member(value, name) is not None for name in schema.get("required", ())) and all(
-        _is_choice(inner, _member(value, name)) for name, inner in schema.get("properties", {}).items()
+    members = {name: (inner, _member(value, name)) for name, inner in schema.get("properties", {}).items()}
+    return all(members.get(name, (None, _MISSING))[1] is not _MISSING for name in schema.get("required", ())) and all(
+        held is _MISSING or _is_choice(inner, held) for inner, held in members.values()
     )
 
 
 def _is_choice(schema: Any, value: Any) -> bool:
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [value])
-    return getattr(value, "value", value) in choices or value is None
+    return getattr(value, "value", value) in choices
 
 
 _MISSING = object()
 
 
 def _member(value: Any, name: str) -> Any:
-    """The field of an object that JSON knows by a name; None where it has none."""
+    """The field of an object that JSON knows by a name, `_MISSING` where it has none; of msgspec also its tag."""
     if isinstance(value, Mapping):
-        return value.get(name)
-    found = getattr(value, _attributes(type(value)).get(name, name), _MISSING)
-    return None if found is _MISSING else found
+        return value.get(name, _MISSING)
+    config = getattr(value, "__struct_config__", None)
+    if config is not None and config.tag_field == name:
+        return config.tag
+    return getattr(value, _attributes(type(value)).get(name, name), _MISSING)
 
 
 def _attributes(kind: type) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import typing
 from fractions import Fraction
 from typing import Any, NoReturn
 
 import msgspec
 from msgspec import inspect
 
+from .copied_marks import KEYWORD, NO_TEXT, Copied, marked, with_marks
 from .pydantic_scalars import finite, text
 from .regexes import datetime_regexes, encoding_regexes
 from .regexes.datetime_regexes import DatetimeRange
@@ -36,7 +37,7 @@ _DISTINCT = ("IntType", "StrType", "BoolType", "DateType", "UUIDType", "EnumType
 def schema_of(kind: Any) -> Schema:
     """Raises Unwritable for what no schema says, or what msgspec reads only with hooks."""
     made = _Describing()
-    whole = made.of(inspect.type_info(kind))
+    whole = made.of(inspect.type_info(with_marks(kind, _meta)))
     return {**whole, "$defs": made.definitions} if made.definitions else whole
 
 
@@ -65,7 +66,10 @@ class _Describing:
     # --- scalars -----------------------------------------------------------------------------------------
 
     def _Metadata(self, info: Any) -> Schema:
-        return {**self.of(info.type), **(info.extra_json_schema or {})}
+        made, extra = self.of(info.type), info.extra_json_schema or {}
+        if KEYWORD not in extra:
+            return {**made, **extra}
+        return marked(made, extra) or self._refuse(NO_TEXT)
 
     def _AnyType(self, info: Any) -> Schema:
         return {}
@@ -220,35 +224,49 @@ class _Describing:
 
     def _StructType(self, info: Any) -> Schema:
         tag = [] if info.tag is None else [(info.tag_field, {"enum": [info.tag]}, True)]
-        return self._list(info.fields, tag) if info.array_like else self._object(info.fields, tag)
+        return self._list(info, tag) if info.array_like else self._object(info, tag)
 
     def _DataclassType(self, info: Any) -> Schema:
-        return self._object(info.fields, [])
+        return self._object(info, [])
 
     _TypedDictType = _DataclassType
 
     def _NamedTupleType(self, info: Any) -> Schema:
-        return self._list(info.fields, [])
+        return self._list(info, [])
 
-    def _members(self, fields: Iterable[Any], tag: list[tuple[str, Schema, bool]]) -> list[tuple[str, Schema, bool]]:
+    def _members(self, info: Any, tag: list[tuple[str, Schema, bool]]) -> list[tuple[str, Schema, bool]]:
         found = list(tag)
-        for field in fields:
+        hints = _copied_hints(info.cls)
+        for field in info.fields:
             self._path.append(field.encode_name)
-            found.append((field.encode_name, self.of(field.type), field.required))
+            held = inspect.type_info(hints[field.name]) if field.name in hints else field.type
+            found.append((field.encode_name, self.of(held), field.required))
             self._path.pop()
         return found
 
-    def _object(self, fields: Iterable[Any], tag: list[tuple[str, Schema, bool]]) -> Schema:
-        members = self._members(fields, tag)
+    def _object(self, info: Any, tag: list[tuple[str, Schema, bool]]) -> Schema:
+        members = self._members(info, tag)
         required = [name for name, _, needed in members if needed]
         properties = {name: schema for name, schema, _ in members}
         made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
         return {**made, "required": required} if required else made
 
-    def _list(self, fields: Iterable[Any], tag: list[tuple[str, Schema, bool]]) -> Schema:
-        members = self._members(fields, tag)
+    def _list(self, info: Any, tag: list[tuple[str, Schema, bool]]) -> Schema:
+        members = self._members(info, tag)
         least = sum(needed for _, _, needed in members)
         return {"type": "array", **_closed_list([schema for _, schema, _ in members], least)}
+
+
+def _meta(mark: Copied) -> Any:
+    """msgspec keeps no marks of others."""
+    return msgspec.Meta(extra_json_schema=mark.keyword)
+
+
+def _copied_hints(cls: Any) -> dict[str, Any]:
+    """The types of the fields with copied values, by their names."""
+    hints = typing.get_type_hints(typing.get_origin(cls) or cls, include_extras=True)
+    fresh = {name: with_marks(hint, _meta) for name, hint in hints.items()}
+    return {name: hint for name, hint in fresh.items() if hint is not hints[name]}
 
 
 def _closed_list(items: list[Schema], least: int) -> Schema:

@@ -9,6 +9,7 @@ import typing
 from typing import Annotated, Any, get_args, get_origin
 
 from ..errors import BadValueError
+from .copied_marks import has_copied
 from .type_constraint import type_name
 from .typed_json import JsonTextParser
 from .unsupported_types import UnsupportedType
@@ -75,6 +76,7 @@ class MsgspecTextParser(JsonTextParser):
         except (TypeError, NameError) as error:
             raise BadValueError(f"{type_name(kind)} cannot be written as JSON: {error}") from error
         self._text = json.dumps(self.schema, ensure_ascii=False)
+        self.copies = has_copied(self.schema)
 
     def _value(self, text: str) -> Any:
         from .msgspec_schema import read

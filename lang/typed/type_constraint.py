@@ -42,15 +42,21 @@ def reject_constraints(options: SamplingOptions, what: str) -> None:
 
 def enforced(options: SamplingOptions, backend: Backend, kind: Any) -> bool:
     """Compile the constraint ahead; False where the backend knows no such constraints."""
+    try:
+        prepare(options, backend, kind)
+    except UnsupportedByBackendError:
+        return False
+    return True
+
+
+def prepare(options: SamplingOptions, backend: Backend, kind: Any) -> None:
+    """Compile the constraint ahead. Raises UnsupportedByBackendError where the backend knows no such constraints."""
     from sgl.grammars.errors import GrammarError
 
     try:
         backend.prepare(options)
-    except UnsupportedByBackendError:
-        return False
     except GrammarError as error:
         raise BadValueError(f"{_place(kind, error)} cannot be enforced: {error}") from error
-    return True
 
 
 def type_name(kind: Any) -> str:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ..sampling.options import SamplingOptions
+from .copied_marks import copying, has_copied
 from .json_decimals import marked, unmarked, with_all_digits
 from .type_constraint import constrained, type_name
 from .typed_text_parsing import WholeTextParser
@@ -28,6 +29,7 @@ class JsonTextParser(WholeTextParser):
         self.kind = kind
         self.adapter = adapter_of(kind)
         self._make()
+        self.copies = has_copied(self.schema)
 
     def _make(self) -> None:
         from .pydantic_schema import marked_schema_of
@@ -40,6 +42,8 @@ class JsonTextParser(WholeTextParser):
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
         if self._timely:
             self._make()
+        if self.copies:
+            return copying(options, backend, self.kind, self.schema)
         return constrained(options, backend, self.kind, {"json_schema": self._text})
 
     def read(self, text: str, backend: Backend) -> Any:

@@ -15,7 +15,13 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class TypedTextParser(Protocol[Value_co]):
-    """How the text of a gen becomes a value, and what keeps the text readable."""
+    """How the text of a gen becomes a value, and what keeps the text readable.
+
+    `copies`: parts of it are copied from the text that the option `copied_from` gives.
+    """
+
+    @property
+    def copies(self) -> bool: ...
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
         """The options of the gen, with a grammar that only readable texts fulfil."""
@@ -29,6 +35,8 @@ class TypedTextParser(Protocol[Value_co]):
 
 class WholeTextParser:
     """Of readings whose whole text is the value: it is cut wherever more could have followed."""
+
+    copies = False
 
     def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
         return is_cut(text, options, meta)

@@ -12,6 +12,7 @@ from ..errors import BadValueError, shown
 from ..sampling.constraint_match import matches_constraint
 from ..sampling.options import SamplingOptions
 from . import reading_of
+from .copied_marks import FROM
 from .msgspec_types import MsgspecTextParser
 from .type_constraint import type_name
 from .typed_json import JsonTextParser
@@ -19,15 +20,15 @@ from .typed_json import JsonTextParser
 _QUOTED_NUMBER = re.compile(r'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"')
 
 
-def text_of_value(kind: Any, value: Any) -> str:
-    """The text of a value of a type, as a gen of that type would write it.
+def text_of_value(kind: Any, value: Any, source: str) -> str:
+    """The text of a value of a type, as a gen of that type would write it where copied values are pieces of `source`.
 
     A value that is a text already, and that the type reads, stays as it is. Fields that are None are left out where
     they may be. Raises BadValueError for what has no such text.
     """
     reading = reading_of(kind)
     if isinstance(reading, JsonTextParser):
-        return _json_text(reading, value)
+        return _json_text(reading, value, source)
     text = str(value.value) if isinstance(value, enum.Enum) else str(value)
     try:
         read = reading.read(text, None)  # type: ignore[arg-type]
@@ -38,8 +39,9 @@ def text_of_value(kind: Any, value: Any) -> str:
     return text
 
 
-def _json_text(reading: JsonTextParser, value: Any) -> str:
-    options = SamplingOptions(json_schema=json.dumps(reading.schema))
+def _json_text(reading: JsonTextParser, value: Any, source: str) -> str:
+    copied_from = {FROM: source} if reading.copies else {}
+    options = SamplingOptions(json_schema=json.dumps({**reading.schema, **copied_from}, ensure_ascii=False))
     tried: list[str] = []
     if isinstance(value, str) and _is_read(reading, value):
         return value

@@ -158,6 +158,7 @@ async def model_info(request: Request) -> dict[str, Any]:
         "takes_quoted_text": True,
         "closes_at_limit": True,
         "masks_logprobs": True,
+        "copies_values": True,
         "model_type": read_json(Path(engine.model_path) / "config.json").get("model_type"),
         "architectures": [engine.fixed_info["architecture"]],
     }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from sgl.lang.errors import BadValueError, TooLongError
 from sgl.lang.program.batch_options import BatchOptions, RunOptions
-from sgl.lang.program.batch_runs import batch_error
 
-from .extract_document import extract_document
 from .extract_program import Examples, Extraction, extract_program
+from .extract_request import ExtractRequest, value_of
 from .task import Task
 
 T = TypeVar("T")
@@ -57,7 +55,7 @@ class Extract(Task):
                   conversation (0)
     validate      a function of the value that raises ValueError for one that is wrong; what it returns is not used
     on_too_long   what becomes of a text that does not fit the model's context: "error", or "pieces", which reads it as
-                  `sgl.extract_document` does; with details=True its result is a DocumentExtraction
+                  `sgl.extract_document` does
     copied_from   of what text copied fields (`sgl.Quote`) are pieces; by default the text
     details       True: return an `sgl.Extraction`, with confidence, places, usage and attempts (False)
 
@@ -102,13 +100,10 @@ class Extract(Task):
         **options: Unpack[ExtractOptions],
     ) -> Any: ...
     def __call__(self, kind: Any, text: str, /, **given: Any) -> Any:
-        arguments, options, in_pieces = self._request(kind, given)
-        try:
-            return self._run({**arguments, "text": text}, options)
-        except TooLongError:
-            if in_pieces is None:
-                raise
-        return extract_document(kind, text, **in_pieces)
+        request = ExtractRequest.of(kind, [text], given, self.program.parameter_names)
+        if not request.pieces:
+            return self._run(request.items[0], request.options)
+        return value_of(request.with_pieces(self._run_batch(request.items, request.options, True))[0])
 
     @overload
     async def arun(
@@ -145,13 +140,11 @@ class Extract(Task):
     ) -> Any: ...
     async def arun(self, kind: Any, text: str, /, **given: Any) -> Any:
         """As a call, for event loops."""
-        arguments, options, in_pieces = self._request(kind, given)
-        try:
-            return await self._arun({**arguments, "text": text}, options)
-        except TooLongError:
-            if in_pieces is None:
-                raise
-        return await extract_document.arun(kind, text, **in_pieces)
+        request = ExtractRequest.of(kind, [text], given, self.program.parameter_names)
+        if not request.pieces:
+            return await self._arun(request.items[0], request.options)
+        results = await self._arun_batch(request.items, request.options, True)
+        return value_of((await request.with_pieces_async(results))[0])
 
     @overload
     def batch(
@@ -191,14 +184,11 @@ class Extract(Task):
     ) -> list[Any]: ...
     def batch(self, kind: Any, texts: Iterable[str], /, *, return_exceptions: bool = False, **given: Any) -> list[Any]:
         """The value of each text, in their order."""
-        arguments, options, in_pieces = self._request(kind, given)
-        items = [{**arguments, "text": text} for text in texts]
-        if in_pieces is None:
-            return self._run_batch(items, options, return_exceptions)
-        results = self._run_batch(items, options, True)
-        long = _too_long(results)
-        read = extract_document.batch(kind, [items[i]["text"] for i in long], return_exceptions=True, **in_pieces)
-        return self._with(items, results, long, read, return_exceptions)
+        request = ExtractRequest.of(kind, texts, given, self.program.parameter_names)
+        results = self._run_batch(request.items, request.options, return_exceptions or request.pieces)
+        if request.pieces:
+            results = request.with_pieces(results)
+        return results if return_exceptions else self._without_errors(request.items, results)
 
     @overload
     async def abatch(
@@ -240,54 +230,11 @@ class Extract(Task):
         self, kind: Any, texts: Iterable[str], /, *, return_exceptions: bool = False, **given: Any
     ) -> list[Any]:
         """As `batch`, for event loops."""
-        arguments, options, in_pieces = self._request(kind, given)
-        items = [{**arguments, "text": text} for text in texts]
-        if in_pieces is None:
-            return await self._arun_batch(items, options, return_exceptions)
-        results = await self._arun_batch(items, options, True)
-        long = _too_long(results)
-        read = await extract_document.abatch(
-            kind, [items[i]["text"] for i in long], return_exceptions=True, **in_pieces
-        )
-        return self._with(items, results, long, read, return_exceptions)
-
-    def _with(
-        self, items: Sequence[Any], results: list[Any], long: list[int], read: list[Any], return_exceptions: bool
-    ) -> list[Any]:
-        """The results of a batch, where those of long texts are what was read of their pieces."""
-        for i, result in zip(long, read, strict=True):
-            results[i] = result
-        failed = {i: result for i, result in enumerate(results) if isinstance(result, Exception)}
-        if failed and not return_exceptions:
-            raise batch_error(self.__name__, items, failed, results)
-        return results
-
-    def _request(
-        self, kind: Any, given: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-        """The arguments of the program but the text, the options of the run, and those of reading in pieces.
-
-        The last are None where a text that is too long is an error. Raises BadValueError.
-        """
-        asked = {name: value for name, value in given.items() if name not in ("on_too_long", "copied_from", "journal")}
-        own = {name: given.pop(name) for name in self.program.parameter_names & given.keys()}
-        retries, too_long = own.get("retries", 0), given.pop("on_too_long", "error")
-        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            raise BadValueError(f"extract: retries is {retries!r}; give a whole number from 0")
-        if too_long not in ("error", "pieces"):
-            raise BadValueError(f'extract: on_too_long is {too_long!r}; give "error" or "pieces"')
-        if too_long == "pieces" and own.get("copied_from") is not None:
-            raise BadValueError(
-                'extract: on_too_long="pieces" copies from the pieces of the text; leave out copied_from='
-            )
-        own["examples"] = asked["examples"] = tuple(own.get("examples", ()))
-        if given.get("journal") is not None:
-            asked["journal"] = f"{given['journal']}.pieces"
-        return {**own, "kind": kind}, given, asked if too_long == "pieces" else None
-
-
-def _too_long(results: Sequence[Any]) -> list[int]:
-    return [i for i, result in enumerate(results) if isinstance(result, TooLongError)]
+        request = ExtractRequest.of(kind, texts, given, self.program.parameter_names)
+        results = await self._arun_batch(request.items, request.options, return_exceptions or request.pieces)
+        if request.pieces:
+            results = await request.with_pieces_async(results)
+        return results if return_exceptions else self._without_errors(request.items, results)
 
 
 extract = Extract("extract", extract_program)

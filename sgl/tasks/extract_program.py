@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import sgl
 from sgl.lang.errors import BadValueError, ExtractionError, TooLongError, error_message_of
+from sgl.lang.typed import reading_of
 from sgl.lang.typed.copied_text import Span, copied_spans
 from sgl.lang.typed.field_descriptions import kind_in_words
 from sgl.lang.typed.type_constraint import type_name
@@ -59,7 +60,8 @@ def extract_program(
     copied_from: str | None = None,
     details: bool = False,
 ) -> Any:
-    options: dict[str, Any] = logprob_options(s) if details else {}
+    source = text if copied_from is None else copied_from  # a turn of a retry is not what is copied from
+    options = {**copied_options(kind, source), **(logprob_options(s) if details else {})}
     s += sgl.system(described(kind, instructions))
     s += sgl.examples(examples, kind)
     s += sgl.user(text)
@@ -82,7 +84,7 @@ def extract_program(
     if not details:
         return value
     confidence, reason = confidence_of(s, "value", kind)
-    spans = copied_spans(kind, value, text if copied_from is None else copied_from)
+    spans = copied_spans(kind, value, source)
     return Extraction(value, confidence, spans, s.usage(), tuple(attempts), reason)
 
 
@@ -93,6 +95,11 @@ def described(kind: Any, instructions: str | None) -> Any:
         return sgl.fields(kind) + more
     except BadValueError:  # it has no fields
         return f"Extract this from the text: {kind_in_words(kind)}.{more}"
+
+
+def copied_options(kind: Any, source: str) -> dict[str, Any]:
+    """The options of a gen of a type some of whose values are copied from a text."""
+    return {"copied_from": source} if reading_of(kind).copies else {}
 
 
 def problem_of(s: sgl.State, error: Exception) -> str:

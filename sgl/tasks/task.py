@@ -63,8 +63,12 @@ class Task:
 
     def _values(self, items: Sequence[Arguments], states: Sequence[Any], return_exceptions: bool) -> list[Any]:
         results = [state.ret_value if isinstance(state, ProgramState) else state for state in states]
-        failed = {i: state for i, state in enumerate(states) if not isinstance(state, ProgramState)}
-        if failed and not return_exceptions:
+        return results if return_exceptions else self._without_errors(items, results)
+
+    def _without_errors(self, items: Sequence[Arguments], results: list[Any]) -> list[Any]:
+        """The results, unless one of them is an error: then BatchError of the first."""
+        failed = {i: result for i, result in enumerate(results) if isinstance(result, BaseException)}
+        if failed:
             raise batch_runs.batch_error(self.__name__, items, failed, results)
         return results
 

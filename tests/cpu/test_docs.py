@@ -19,6 +19,7 @@ PAGES = [
     "index.md",
     "language.md",
     "types.md",
+    "extract.md",
     "classify.md",
     "documents.md",
     "tools.md",

@@ -280,7 +280,7 @@ class Pair(NamedTuple):
 def test_any_type_is_read_with_optional_fields(kind, text, value):
     assert sgl.extract_document(kind, "A text.", backend=sgl.Scripted({"value": text})) == value
     if kind is not Attrs:  # of which text_of_value makes no text
-        assert json.loads(optional_fields(kind).example(value)).keys() == json.loads(text).keys()
+        assert json.loads(optional_fields(kind).example("A text.", value)).keys() == json.loads(text).keys()
 
 
 def test_constraints_and_descriptions_stay():
@@ -296,7 +296,11 @@ def test_long_texts_of_extract_are_read_in_pieces():
         limits = {"backend": engine, "tokens": 600}
         cost = sgl.extract_document.cost(Bill, too_long, **limits)
         assert cost.exact and cost.pieces == len(pieces(too_long, 600, 60, backend=engine))
-        found = sgl.extract(list[str], too_long, backend=engine, on_too_long="pieces", details=True, max_tokens=8)
+        short = {"backend": engine, "details": True, "max_tokens": 8}
+        found = sgl.extract_document(list[str], too_long, **short)
         assert isinstance(found, DocumentExtraction) and len(found.pieces) > 1
+        same = sgl.extract(list[str], too_long, on_too_long="pieces", **short)
+        assert isinstance(same, sgl.Extraction) and same.value == found.value and same.confidence is None
+        assert len(same.attempts) == len(found.pieces) and f"{len(found.pieces)} pieces" in same.no_confidence
         assert found.usage.prompt_tokens <= found.cost.prompt_tokens
         assert found.usage.generated_tokens <= found.cost.output_tokens

@@ -183,9 +183,7 @@ class EmbeddedStream(Stream):
     def _select(self, request: SelectRequest, result: Future[ChoicesDecision]) -> None:
         self._flush()
         prompt = self._short_tail()
-        candidates = SelectCandidates.of(
-            prompt, request, self._backend.tokenizer, self._backend.shows_prompt_token
-        )
+        candidates = SelectCandidates.of(prompt, request, self._backend.tokenizer, self._backend.shows_prompt_token)
         self._replace_tail(candidates.shared)
         if prompt.starts_row and candidates.start == 0:
             self._replace_tail(np.array([self._backend.start_token], np.int32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText
@@ -23,17 +24,19 @@ _EXTRAS = {  # what newer servers know: only sent if the program asks for it
 }
 
 
-def check_options(options: SamplingOptions, closes: bool, masks_logprobs: bool) -> None:
-    """Raise UnsupportedByBackendError for what the server does not do.
-
-    closes: it knows close_at_limit; masks_logprobs: it knows masked_logprobs.
-    """
-    if options.masked_logprobs and not masks_logprobs:
+def check_options(options: SamplingOptions, server: Mapping[str, Any]) -> None:
+    """Raise UnsupportedByBackendError for what the server does not do, as its model info has it."""
+    if options.masked_logprobs and not server.get("masks_logprobs"):
         raise UnsupportedByBackendError(
             "this server has no masked_logprobs: it is not a server of `sgl serve` that has it; leave it out, or use "
             "an sgl.Engine in this process"
         )
-    if options.close_at_limit and not closes:
+    if not server.get("copies_values") and options.json_schema is not None and '"x-copied' in options.json_schema:
+        raise UnsupportedByBackendError(
+            "this server has no masks for values that are copied from a text: it is no `sgl serve` that has them; use "
+            "one, or an sgl.Engine in this process"
+        )
+    if options.close_at_limit and not server.get("closes_at_limit"):
         raise UnsupportedByBackendError(
             "this server has no close_at_limit: it is not a server of `sgl serve` that has it; leave it out (a typed "
             "text that is cut is an error then), give more max_tokens, or use an sgl.Engine in this process"

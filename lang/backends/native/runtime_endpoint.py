@@ -89,7 +89,7 @@ class RuntimeEndpoint(RemoteBackend):
 
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
-            check_options(request.options, bool(self.model_info.get("closes_at_limit")), self.masks_logprobs)
+            check_options(request.options, self.model_info)
 
     async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         body = generate_body(prompt, request, stream=emit is not None)

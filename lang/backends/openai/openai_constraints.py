@@ -66,6 +66,7 @@ def constraint_for(options: SamplingOptions, traits: ServerCapabilities) -> Open
     if options.ebnf is not None:
         return _grammar(options.ebnf, traits)
     if options.json_schema is not None:
+        _refuse_copies(options.json_schema, traits)
         return _schema(options.json_schema, traits)
     if options.pattern is not None and traits.constrained:
         return _pattern(options.pattern, traits)
@@ -113,6 +114,15 @@ def _structural(tag: str, traits: ServerCapabilities) -> OpenAIConstraint:
 
 
 # --- JSON ------------------------------------------------------------------------------------------------
+
+
+def _refuse_copies(text: str, traits: ServerCapabilities) -> None:
+    """No API has masks of pieces of a text; a server that knows not the keyword ignores it."""
+    if '"x-copied' in text:
+        raise traits.refuse(
+            "has no masks for values that are copied from a text",
+            "use an sgl.Engine, an sgl.RuntimeEndpoint of `sgl serve`, or plain str fields that the program checks",
+        )
 
 
 def _schema(text: str, traits: ServerCapabilities) -> OpenAIConstraint:

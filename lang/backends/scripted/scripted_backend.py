@@ -253,7 +253,7 @@ def _breaks_grammar(text: str, options: SamplingOptions, truncated: bool) -> str
     for position, byte in enumerate(data):
         if not matcher.accept(byte):
             at = len(data[:position].decode("utf-8", "ignore"))
-            return f"the {kind} {source} does not allow it: {text[at:]!r:.40} cannot stand at character {at}"
+            return f"the {kind} {source:.2000} does not allow it: {text[at:]!r:.40} cannot stand at character {at}"
     if not matcher.can_end and not truncated:
         rest = matcher.shortest_end().decode(errors="replace")
         return f"the {kind} {source} is not fulfilled at its end; it could end with {rest!r}"

@@ -22,6 +22,8 @@ def prepare_grammars(plan: GraphPlan, backend: Backend) -> None:
     """Compile all grammars for a backend. Raises ProgramError with the place of a gen whose grammar is wrong."""
     for step, gen in constrained(plan):
         options = gen.sampling_params.over(DEFAULTS)
+        if gen.reading is not None and gen.reading.copies and options.copied_from is None:
+            continue  # the text is known when the gen runs
         try:
             if gen.reading is not None:
                 options = gen.reading.constrain(options, backend)
