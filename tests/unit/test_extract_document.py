@@ -280,7 +280,7 @@ class Pair(NamedTuple):
 def test_any_type_is_read_with_optional_fields(kind, text, value):
     assert sgl.extract_document(kind, "A text.", backend=sgl.Scripted({"value": text})) == value
     if kind is not Attrs:  # of which text_of_value makes no text
-        assert json.loads(optional_fields(kind).example(value)).keys() == json.loads(text).keys()
+        assert json.loads(optional_fields(kind).example("A text.", value)).keys() == json.loads(text).keys()
 
 
 def test_constraints_and_descriptions_stay():

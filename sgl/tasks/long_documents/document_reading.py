@@ -57,7 +57,7 @@ class DocumentReading:
         self.skip = _choice("on_failed_piece", options.pop("on_failed_piece", "error"), ("error", "skip")) == "skip"
         self.max_pieces, self.budget = options.pop("max_pieces", None), options.pop("budget", None)
         self.retries = _whole("retries", options.pop("retries", 0))
-        examples = [(text, self.fields.example(value)) for text, value in options.pop("examples", ())]
+        examples = [(text, self.fields.example(text, value)) for text, value in options.pop("examples", ())]
         kind, instructions = self.fields.partial, options.pop("instructions", None)
         self.arguments = {"kind": kind, "instructions": instructions, "examples": examples, "retries": self.retries}
         self.backend = resolve_backend(options.pop("backend", None))

@@ -36,10 +36,11 @@ class OptionalFields:
     required: tuple[str, ...]
     wrapped: bool
 
-    def example(self, value: Any) -> str:
-        """A value of `kind` as JSON of `partial`. Raises BadValueError for what is none."""
-        text = text_of_value(_wrapper(self.kind), {VALUE: value}) if self.wrapped else text_of_value(self.kind, value)
-        return json.dumps({name: one for name, one in json.loads(text).items() if one is not None}, ensure_ascii=False)
+    def example(self, text: str, value: Any) -> str:
+        """A value of `kind`, read from a text, as JSON of `partial`. Raises BadValueError for what is none."""
+        kind, whole = (_wrapper(self.kind), {VALUE: value}) if self.wrapped else (self.kind, value)
+        fields = json.loads(text_of_value(kind, whole, text))
+        return json.dumps({name: one for name, one in fields.items() if one is not None}, ensure_ascii=False)
 
     def value(self, fields: Mapping[str, Any], backend: Any) -> Any:
         """The value of `kind` that has these fields, in JSON. Raises ValueError, with what is wrong."""
