@@ -54,7 +54,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter} | options)
 
 
-def _parser(first: str) -> argparse.ArgumentParser:
+def _parser(first: str = "") -> argparse.ArgumentParser:
     """first: the first word; where it is a command, the others are not imported."""
     from sgl import __version__
 
