@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.bench_results import best_of, table
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers import cpu_kernels
-from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.layers.rope_parameters import RopeParameters
 from sgl.runtime.loading.load_weights import dummy_model
 from sgl.runtime.models.spec.latent_attention_spec import LatentAttentionSpec
 from sgl.runtime.models.spec.model_spec import LayerNorms, LayerSpec, ModelSpec, NormSpec

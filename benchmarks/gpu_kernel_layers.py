@@ -14,7 +14,8 @@ from sgl.runtime.kernels.activation_kernels import activate_gated
 from sgl.runtime.kernels.attention.qk_norm_rope_store import norm_rope_store
 from sgl.runtime.kernels.embed_tokens import embed
 from sgl.runtime.kernels.rms_norm import add_rms_norm, rms_norm
-from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from sgl.runtime.layers.rope_parameters import RopeParameters
+from sgl.runtime.layers.rotary_embedding import RotaryEmbedding
 from sgl.runtime.step.step_batch import DeviceBatch, StepBatch
 
 EPS, MOST_COPIES = 1e-5, 16

@@ -37,7 +37,7 @@ from .common.garbage_collection import collector_off
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
 from .loading.model_files.locate_model import BUNDLED
-from .loading.tensor_files.tensor_source import tensors_as_source
+from .loading.tensor_files.memory_source import tensors_as_source
 from .sampling.sampling_params import SamplingParams, accepted_names
 from .sequences.generation import Chunk, Generation
 from .sequences.grammar_argument import compile_grammar_argument

@@ -5,7 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
+
+COMMANDS = {
+    "doctor": "doctor_command",
+    "models": "models_command",
+    "grammar": "grammar_command",
+    "grammar verify": "grammar_verify_tool",
+    "check": "check_command",
+    "quantize": "quantize_command",
+    "shard": "shard_command",
+    "push": "push_command",
+    "run": "run_command",
+    "serve": "serve_command",
+    "chat": "chat_command",
+}  # modules by command, in the order of the help
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +42,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:2] == ["grammar", "verify"]:
         words[:2] = ["grammar verify"]
-    options = _parser().parse_args(words)
+    options = _parser(words[0] if words else "").parse_args(words)
     command: Callable[[argparse.Namespace], int] = options.command
     return command(options)
 
@@ -39,41 +54,17 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter} | options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: str = "") -> argparse.ArgumentParser:
+    """first: the first word; where it is a command, the others are not imported."""
     from sgl import __version__
-    from sgl.commands import (
-        chat_command,
-        check_command,
-        doctor_command,
-        grammar_command,
-        grammar_verify_tool,
-        models_command,
-        push_command,
-        quantize_command,
-        run_command,
-        serve_command,
-        shard_command,
-    )
 
     parser = argparse.ArgumentParser(
         prog="sgl", description="A language for structured generation with its own runtime."
     )
     parser.add_argument("--version", action="version", version=f"sgl {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
-    for tool in (
-        doctor_command,
-        models_command,
-        grammar_command,
-        grammar_verify_tool,
-        check_command,
-        quantize_command,
-        shard_command,
-        push_command,
-        run_command,
-        serve_command,
-        chat_command,
-    ):
-        tool.add_parser(commands)
+    for tool in [COMMANDS[first]] if first in COMMANDS else COMMANDS.values():
+        import_module(f"sgl.commands.{tool}").add_parser(commands)
     return parser
 
 

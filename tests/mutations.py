@@ -258,7 +258,7 @@ MUTATIONS = [
         "cpu/test_families_llama.py cpu/test_models.py",
     ),
     Mutation(
-        "runtime/layers/rotary_embedding.py",
+        "runtime/layers/rope_parameters.py",
         "low, high = math.floor(low), math.ceil(high)",
         "low, high = math.floor(low), math.floor(high)",
         "yarn stretches its last dimension too far",

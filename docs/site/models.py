@@ -12,11 +12,11 @@ import torch
 from sgl.runtime.attention import (
     AttentionShape,
     BackendUnavailable,
-    cpu_attention,
     flashinfer_attention,
     triton_attention,
     triton_mla_attention,
 )
+from sgl.runtime.attention.cpu import cpu_attention
 from sgl.runtime.models.describe.family_listing import PARTS, lineages, runs_of_parts
 
 PAGE = Path(__file__).parents[1] / "models.md"
@@ -44,7 +44,7 @@ def families() -> str:
 
 
 def parts() -> str:
-    on_cpu, on_gpu = (runs_of_parts(torch.device(kind), torch.bfloat16) for kind in ("cpu", "cuda"))
+    on_cpu, on_gpu = (runs_of_parts(kind, "bfloat16") for kind in ("cpu", "cuda"))
     lines = [
         "| part | layers: C on a CPU | layers: Triton on a GPU | attention: C on a CPU | attention on a GPU |",
         "|---|---|---|---|---|",

@@ -75,6 +75,11 @@ class PackedTexts(PackedArray):
     def __init__(self, block: bytes, places: np.ndarray) -> None:
         self._block, self._places = block, places
 
+    @property
+    def parts(self) -> tuple[bytes, np.ndarray]:
+        """The block, and the places."""
+        return self._block, self._places
+
     def __len__(self) -> int:
         return len(self._places)
 
@@ -102,6 +107,15 @@ def halves_of(text: str) -> tuple[str, str] | str:
     """The two parts of one text, see `PackedTexts.halves`."""
     cut = text.find(" ", 1)
     return text if cut < 0 else (text[:cut], text[cut + 1 :])
+
+
+def merges_known(texts: PackedTexts, merges: PackedTexts) -> bool:
+    """Whether all texts differ, and both halves of each merge are such texts, together too.
+
+    False also where that would take long, and without the core: then the texts themselves must be looked at.
+    """
+    core = compiled()
+    return core is not None and core.merges_known(*texts.parts, *merges.parts)
 
 
 def find_texts(data: bytes, start: int, most: int) -> np.ndarray:

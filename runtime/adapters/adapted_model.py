@@ -10,7 +10,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionBackend
+from ..attention.backend_protocols import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..layers.linear_layers import Linear, WrappedLinear
 from ..models.decoder import Decoder

@@ -6,7 +6,6 @@ A group is of equal layers. Layers with windows may have a group of a separate p
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +13,8 @@ from torch import Tensor
 from ..cache.multi_width_kv_pools import Pool
 from ..layers.float8_reference import KVScaleFactors
 from ..step.step_batch import StepBatch
-from .attention_backend import AttentionLayout, UniformAttention
+from .attention_layout import AttentionLayout, listed
+from .backend_protocols import UniformAttention
 from .topk_attention import TopKSelection
 
 
@@ -107,10 +107,3 @@ class AttentionByLayer:
 
     def _listed(self, group: int) -> str:
         return listed([layer for layer, (own, _) in self._places.items() if own == group])
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Rising numbers, with neighbours joined: 0-2, 5."""
-    starts = [*numbers[:1], *(b for a, b in pairwise(numbers) if b != a + 1)]
-    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), *numbers[-1:]]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from ..cache.kv_pool import KVPool
-from ..cache.multi_width_kv_pools import KVLayerGroup, Pool, make_pool
+from ..cache.kv_layer_group import KVLayerGroup
 from ..errors import ConfigError
-from ..layers.float8_reference import KVScaleFactors
+from ..layers.number_formats import HasItemSize
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from ..cache.kv_pool import KVPool
+    from ..cache.multi_width_kv_pools import Pool
+    from ..layers.float8_reference import KVScaleFactors
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +186,15 @@ class AttentionLayout:
         """Queries and outputs have the same width in all layers."""
         return len({(layer.query_heads, layer.key_dim, layer.value_dim) for layer in self.attending}) == 1
 
-    def bytes_per_slot(self, dtype: torch.dtype, windowed: bool | None = None) -> int:
+    def bytes_per_slot(self, dtype: HasItemSize, windowed: bool | None = None) -> int:
         """Bytes that one token's keys and values take in all layers together;
         windowed: in these, or in the others, only.
         """
         return sum(part.bytes_per_slot(dtype) for part in self.parts if windowed in (None, part.windowed))
 
     def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu", window_slots: int = 0) -> Pool:
+        from ..cache.multi_width_kv_pools import make_pool
+
         return make_pool(self.parts, slots, dtype, device, window_slots)
 
     def stored(self, pool: Pool, layer: int) -> tuple[Tensor, Tensor]:
@@ -205,6 +213,8 @@ class AttentionLayout:
 
         Where values are numbers of the keys the keys' scale is that of both.
         """
+        from ..layers.float8_reference import KVScaleFactors
+
         for index, layer in enumerate(self.layers):
             if layer is not None and layer.source is None:
                 part, cache = self._cache(pool, index)
@@ -269,3 +279,10 @@ def _shape(members: Sequence[tuple[LayerAttention, int]]) -> AttentionShape:
         first.latent,
         first.chosen,
     )
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Rising numbers, with neighbours joined: 0-2, 5."""
+    starts = [*numbers[:1], *(b for a, b in pairwise(numbers) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), *numbers[-1:]]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

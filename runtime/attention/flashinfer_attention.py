@@ -19,7 +19,7 @@ from ..cache.kv_pool import KVPool
 from ..kernels.attention.merge_attention import merge_attention
 from ..step.step_batch import DeviceBatch, StepBatch
 from . import flashinfer_modules as modules
-from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .backend_protocols import AttentionShape, BackendUnavailable, SinglePoolAttention
 from .flashinfer_modules import FlashInferModule
 from .flashinfer_planner import LARGE, SMALL, TILES, FlashInferSetup, KernelPlanner, PlannedKernel, float_bytes
 from .ragged_page_indices import PageRuns

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .attention_backend import BackendUnavailable
+from .backend_protocols import BackendUnavailable
 
 log = logging.getLogger("sgl")
 

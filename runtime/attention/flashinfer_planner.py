@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention_backend import AttentionShape
+from .backend_protocols import AttentionShape
 from .pinned_buffers import PinnedBuffers
 
 SPLIT_ROUNDS = 2  # flashinfer splits keys until this many programs run on each multiprocessor

@@ -16,7 +16,7 @@ from ..cache.kv_pool import KVPool
 from ..layers.float8_reference import FP8, restore, saturate
 from ..step.step_batch import StepBatch
 from . import padded_attention_groups as planning
-from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .backend_protocols import AttentionShape, BackendUnavailable, SinglePoolAttention
 from .padded_attention_groups import QuerySpan
 from .unfused_attention import attend_unfused
 

@@ -23,7 +23,7 @@ from ..kernels.gemv.gemv_launch import has_room
 from ..kernels.launch.compile_ahead import compiled_in_parallel
 from ..kernels.launch.programmatic_launch import overlaps
 from ..step.step_batch import DeviceBatch, StepBatch
-from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .backend_protocols import AttentionShape, BackendUnavailable, SinglePoolAttention
 from .topk_attention import TopKSelection
 
 MERGED_NUMBERS = 128  # of partial results at once, of a thread

@@ -16,7 +16,7 @@ from ..kernels.attention.kv_cache_write import store
 from ..kernels.attention.topk_select import select_topk
 from ..kernels.gemv.gemv_launch import has_room
 from ..step.step_batch import StepBatch
-from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .backend_protocols import AttentionShape, BackendUnavailable, SinglePoolAttention
 from .topk_attention import TopKSelection
 from .triton_attention import DTYPES, TritonAttentionPlan, proved
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..layers.float8_reference import KVScaleFactors
 from ..step.step_batch import StepBatch
-from .attention_backend import UniformAttention
+from .backend_protocols import UniformAttention
 from .topk_attention import TopKSelection
 
 

@@ -152,7 +152,7 @@ class EngineBuilder:
             self.model = describe(path, options.context, options.implementation, options.trust_remote_code)
             if options.strict and isinstance(self.model, ModelSpec):
                 require_no_unknown_weights(self.model, path)
-            self.context = context_of(self.model, options)
+            self.context = options.context_for(self.model.max_position)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
             self.choice = _chosen(options)
@@ -387,15 +387,6 @@ def _builder(
 ) -> Callable[[], AttentionBackend]:
     """Builds the attention once more, for a pool that came back from a sleep; holds nothing else."""
     return lambda: _attention(config, pool, layout, context, dtype)
-
-
-def context_of(model: ModelSpec | TransformersModelSpec, options: EngineConfig) -> int:
-    asked = options.context
-    if asked is not None and asked > model.max_position:
-        raise ConfigError(
-            f"context={asked} is beyond the {model.max_position} positions of the model (config.json); ask for less"
-        )
-    return asked or model.max_position
 
 
 def _into(future: Future[DetokenizerResources], call: Callable[..., DetokenizerResources], *args: Any) -> None:

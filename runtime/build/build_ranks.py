@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention import attention_backend
-from ..attention.attention_backend import AttentionLayout
-from ..attention.attention_by_layer import listed
+from ..attention.attention_layout import listed
+from ..attention.backend_protocols import AttentionLayout
 from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import StateShapes
 from ..errors import ConfigError

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..attention.attention_backend import AttentionLayout
-from ..attention.attention_by_layer import listed
+from ..attention.attention_layout import listed
+from ..attention.backend_protocols import AttentionLayout
 from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
 from ..cache.recurrent_state_slots import FIRST_SLOT

@@ -12,7 +12,7 @@ from ..common.argument_checks import WORD, shown
 from ..errors import ConfigError
 from ..loading.sharded_state import ParallelSizes
 from ..memory.memory_sizes import parse_memory
-from ..quantization.online_quantization import CALIBRATED, FORMS
+from ..quantization.weight_forms import CALIBRATED, FORMS
 from ..speculative.speculation_options import SpeculationOptions, parse_speculation
 from .engine_config_checks import check
 from .engine_options import SMALL, option, options_of
@@ -253,6 +253,14 @@ class EngineConfig:
     def changes_weights(self) -> bool:
         """Whether loaded projections become others: quantised, or such as do not depend on the step."""
         return self.weights != "auto" or self.deterministic
+
+    def context_for(self, positions: int) -> int:
+        """The longest sequence, for a model of so many positions. Raises ConfigError where more are asked for."""
+        if self.context is not None and self.context > positions:
+            raise ConfigError(
+                f"context={self.context} is beyond the {positions} positions of the model (config.json); ask for less"
+            )
+        return self.context or positions
 
     @property
     def is_calibrated(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..common.argument_checks import check_whole, shown
 from ..errors import ConfigError
-from ..quantization.online_quantization import CALIBRATED
+from ..quantization.weight_forms import CALIBRATED
 from ..speculative.speculation_options import parse_speculation
 from .engine_options import options_of
 

@@ -5,28 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from ..attention import AttentionBackend, attention_backend
+from ..attention.cpu.cpu_attention_support import FLOAT8, expected_attention
 from ..errors import CheckpointError, ConfigError, RuntimeFailure
-from ..executor.device_choice import DeviceChoice, choose_device
-from ..loading import describe
+from ..executor.expected_device import ExpectedDevice, expected_device
+from ..layers.number_formats import FORMATS
 from ..loading.checkpoint import is_state, open_checkpoint, sources_of
+from ..loading.describe_model import describe
 from ..loading.gguf_files.kept_headers import headers_read_once
-from ..loading.load_plan import plan_for
-from ..loading.tensor_files.safetensors_header import FLOATS
-from ..models.decoder import Decoder
-from ..models.describe.explain_executors import LayerGroup, planned_layers, slower
+from ..loading.load_plan import check_weights
+from ..loading.tensor_files.safetensors_header import FLOATS, ITEM_SIZES
+from ..memory.memory_sizes import free_memory
+from ..models.describe.explain_executors import LayerGroup, described_layers, slower
+from ..models.expected_executors import executors_on_cpu
 from ..models.families import FAMILIES
-from ..models.layer_executors import expected_executors
 from ..models.spec.model_spec import ModelSpec
-from ..models.transformers_backend import TransformersModelSpec
-from ..parallel.pp.pipeline_stages import require_state
-from ..quantization.fp4_fp8_rounding import MX_GROUP, NV_GROUP
-from ..quantization.weight_rounding import GROUP
-from . import memory_plan
-from .build_engine import context_of
-from .build_tokenizer import load_tokenizer
+from ..models.spec.weight_shapes import weight_shapes
+from ..models.transformers_backend.transformers_config import TransformersModelSpec
+from ..quantization.weight_forms import GROUP, MX_GROUP, NV_GROUP
+from .build_tokenizer import tokenizer_summary
 from .engine_config import DeviceDefaults, EngineConfig
 
 SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
@@ -101,18 +97,13 @@ def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
     model = _with_own_head(
         describe(path, options.context, options.implementation, options.trust_remote_code), path, options
     )
-    choice = choose_device(options.device, options.dtype, options.threads)
-    config = options.on(choice.device.type)
+    device = expected_device(options.device, options.dtype)
+    config = options.on(device.type)
     sizes: ModelSizes | None = None
     layers: tuple[LayerGroup, ...] = ()
     if isinstance(model, ModelSpec):
-        decoder, stored = Decoder(model, choice.dtype, "meta"), memory_plan.stored_dtype(config, choice.dtype)
-        sizes = _sizes(decoder, stored)
-        layers = planned_layers(
-            decoder,
-            expected_executors(decoder, choice.device, config.weights),
-            _attention(model, config, choice, stored),
-        )
+        stored = FLOAT8 if config.kv_dtype == "fp8" else device.dtype
+        sizes, layers = _sizes(model, stored), _layers(model, device, stored, config)
     return MemoryEstimate(
         path=str(path),
         architecture=model.architecture,
@@ -120,10 +111,10 @@ def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
         notes=model.notes,
         files=_files(model, path, options),
         text=_text(path, config),
-        device=str(choice.device),
-        dtype=_name(choice.dtype),
-        free=memory_plan.plan_before_loading(choice.device).free,
-        context=context_of(model, options),
+        device=device.name,
+        dtype=device.dtype,
+        free=_free(device),
+        context=options.context_for(model.max_position),
         sequences=config.max_running,
         sizes=sizes,
         layers=layers,
@@ -155,24 +146,25 @@ def _family(model: ModelSpec | TransformersModelSpec) -> str | None:
     return f"{read.__name__} in families/{read.__module__.rpartition('.')[2]}.py"
 
 
-def _sizes(decoder: Decoder, stored: torch.dtype) -> ModelSizes:
-    """stored: of keys and values."""
-    model = decoder.config
-    per_token = model.attention.bytes_per_slot(stored)
+def _sizes(model: ModelSpec, stored: str) -> ModelSizes:
+    """stored: the format of keys and values."""
+    per_token = model.attention.bytes_per_slot(FORMATS[stored])
     return ModelSizes(
-        len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model))
+        len(model.layers), weight_shapes(model).parameters, weights_by_kind(model), per_token, tuple(_longest(model))
     )
 
 
-def weights_by_kind(decoder: Decoder) -> dict[str, int]:
+def weights_by_kind(model: ModelSpec) -> dict[str, int]:
     """Bytes of the weights, kept once each: of a tied head, which int8 and int4 copy, the copy too."""
-    layers = [getattr(*place).weight for block in decoder.layers for place in block.products()]
-    head, total = decoder.head.product.weight, decoder.parameter_count
-    inner, rows = sum(weight.numel() for weight in layers), sum(len(weight) for weight in layers)
-    rest = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
+    shapes = weight_shapes(model)
+    layers, total = shapes.products, shapes.parameters
+    outputs = len(model.head_tokens) if model.stage.ends else 0
+    head = outputs * (model.embed_size or model.hidden_size)
+    inner, rows = sum(product.numbers for product in layers), sum(product.outputs for product in layers)
+    rest = 2 * (total - inner - (0 if model.tied else head)) + head + 4 * outputs
 
     def groups(size: int) -> int:
-        return sum(len(weight) * -(-weight.shape[1] // size) for weight in layers)
+        return sum(product.outputs * -(-product.inputs // size) for product in layers)
 
     return {
         "float32": 4 * total,
@@ -201,20 +193,53 @@ def _longest(model: ModelSpec) -> list[str]:
     return lines
 
 
-def _attention(model: ModelSpec, config: DeviceDefaults, choice: DeviceChoice, stored: torch.dtype) -> AttentionBackend:
-    """What the layers would attend by, on a pool of a few tokens."""
-    layout = model.attention
-    slots = config.page_size * (SLOTS if choice.device.type == "cuda" else 2)
-    return attention_backend(
+def _free(device: ExpectedDevice) -> int:
+    """Bytes of its memory."""
+    if device.type != "cuda":
+        return free_memory()
+    import torch
+
+    from . import memory_plan
+
+    return memory_plan.plan_before_loading(torch.device(device.name)).free
+
+
+def _layers(model: ModelSpec, device: ExpectedDevice, stored: str, config: DeviceDefaults) -> tuple[LayerGroup, ...]:
+    attends = (
+        expected_attention(config.attention, model.attention, device.dtype, stored, config.deterministic)
+        if device.type == "cpu"
+        else None
+    )
+    if attends is None:
+        return _layers_by_torch(model, device, stored, config)
+    return described_layers(model, executors_on_cpu(model, device.dtype, config.weights), attends)
+
+
+def _layers_by_torch(
+    model: ModelSpec, device: ExpectedDevice, stored: str, config: DeviceDefaults
+) -> tuple[LayerGroup, ...]:
+    """What a decoder without memory says, and the backends on a pool of a few tokens."""
+    import torch
+
+    from ..attention.choose_backend import attention_backend
+    from ..models.decoder import Decoder
+    from ..models.describe.explain_executors import planned_layers
+    from ..models.layer_executors import expected_executors
+
+    place, dtype = torch.device(device.name), getattr(torch, device.dtype)
+    layout, decoder = model.attention, Decoder(model, dtype, "meta")
+    slots = config.page_size * (SLOTS if device.type == "cuda" else 2)
+    attention = attention_backend(
         config.attention,
-        layout.pool(slots, stored, choice.device),
+        layout.pool(slots, getattr(torch, stored), place),
         layout,
         page_size=config.page_size,
         max_running=config.max_running,
         context=config.context or model.max_position,
         deterministic=config.deterministic,
-        dtype=choice.dtype,
+        dtype=dtype,
     )
+    return planned_layers(decoder, expected_executors(decoder, place, config.weights), attention)
 
 
 def _files(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> CheckpointFileSummary:
@@ -224,7 +249,7 @@ def _files(model: ModelSpec | TransformersModelSpec, path: Path, options: Engine
         return CheckpointFileSummary(0, 0, {}, str(error))
     dtypes: dict[str, int] = {}
     for stored in (stored for source in sources for stored in source.tensors):
-        item = FLOATS[stored.dtype].itemsize if stored.dtype in FLOATS else 1
+        item = ITEM_SIZES[stored.dtype] if stored.dtype in FLOATS else 1
         dtypes[stored.dtype] = dtypes.get(stored.dtype, 0) + (stored.stop - stored.start) // item
     size = sum(source.bytes for source in sources)
     return CheckpointFileSummary(len(sources), size, dtypes, _misfit(model, path, options))
@@ -235,10 +260,12 @@ def _misfit(model: ModelSpec | TransformersModelSpec, path: Path, options: Engin
         return None
     try:
         if is_state(path, options.load_format):
+            from ..parallel.pp.pipeline_stages import require_state
+
             require_state(path, options.parts, options.load_format, options.changes_weights)
             return None
         checkpoint = open_checkpoint(path, load_format=options.load_format)
-        plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where)
+        check_weights(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
     except ConfigError as error:
         return str(error)
     return None
@@ -246,11 +273,7 @@ def _misfit(model: ModelSpec | TransformersModelSpec, path: Path, options: Engin
 
 def _text(path: Path, config: DeviceDefaults) -> TokenizerSummary:
     try:
-        tokenizer = load_tokenizer(path, config)
+        vocabulary, chat = tokenizer_summary(path, config)
     except (RuntimeFailure, OSError, ValueError) as error:
         return TokenizerSummary(0, False, str(error))
-    return TokenizerSummary(tokenizer.vocab_size, tokenizer.chat_template is not None, None)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return TokenizerSummary(vocabulary, chat, None)

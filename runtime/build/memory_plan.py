@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionLayout
+from ..attention.backend_protocols import AttentionLayout
 from ..attention.topk_attention import TopKSelection
 from ..cache.host_kv_pages import STAGING
 from ..cache.kv_pool import PAD_SLOT

@@ -16,7 +16,6 @@ from ..loading.checkpoint import open_checkpoint
 from ..loading.gguf_files.gguf_model import is_gguf
 from ..loading.model_files.model_directory import quantization_of
 from ..loading.sharded_state import ParallelSizes, has_sharded_state, read_manifest
-from ..models.decoder import Decoder
 from ..models.spec.latent_attention_spec import LatentAttentionSpec
 from ..models.spec.model_spec import ModelSpec
 from ..parallel.ep.expert_parallel_split import ExpertParallelSplit, require_mixtures
@@ -24,7 +23,6 @@ from ..parallel.pp.pipeline_stages import stage_boundaries, stage_of
 from ..parallel.tp.sharded_source import require
 from ..parallel.tp.tensor_parallel_split import TensorParallelSplit, narrowed_model
 from . import memory_plan
-from .build_engine import context_of
 from .engine_config import DeviceDefaults, EngineConfig
 from .memory_estimate import weights_by_kind
 
@@ -112,7 +110,7 @@ def read(path: Path, options: EngineConfig, gpus: int, gpu_bytes: int) -> Shardi
     dtype = torch.bfloat16 if options.dtype == "auto" else getattr(torch, options.dtype)
     if options.ranks * options.replicas > 1:
         raise ConfigError("--gpus tries every way: leave tensor_parallel, pipeline_parallel and replicas out")
-    context = context_of(model, options)
+    context = options.context_for(model.max_position)
     found = sharding_plans(model, options, gpus, gpu_bytes, dtype, context)
     if is_gguf(path) or quantization_of(path)[0] is not None:
         found = [_refused_quantized(way) for way in found]
@@ -180,8 +178,8 @@ def _way(
     except ConfigError as error:
         return replace(way, refused=str(error))
     refused, config = _settled(model, options, way)
-    kind = options.weights if options.weights in weights_by_kind(Decoder(parts[0], dtype, "meta")) else _kind(dtype)
-    weights = [weights_by_kind(Decoder(part, dtype, "meta"))[kind] for part in parts]
+    kind = options.weights if options.weights in weights_by_kind(parts[0]) else _kind(dtype)
+    weights = [weights_by_kind(part)[kind] for part in parts]
     each = [part.attention.bytes_per_slot(memory_plan.stored_dtype(config, dtype)) for part in parts]
     room = int((config.memory or 0.92) * gpu_bytes) - set_aside(model, config, dtype)
     tokens = min(

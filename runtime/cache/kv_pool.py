@@ -51,20 +51,6 @@ class KVPool:
         self.scales = [KVScaleFactors()] * layers
         self.restore()
 
-    @staticmethod
-    def bytes_per_slot(
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        value_dim: int | None = None,
-        latent: bool = False,
-        index_dim: int = 0,
-    ) -> int:
-        """Bytes that one token's keys and values take in all layers together."""
-        both = head_dim + (0 if latent else head_dim if value_dim is None else value_dim)
-        return layers * (kv_heads * both * dtype.itemsize + index_dim * index_dtype(dtype).itemsize)
-
     @property
     def parts(self) -> tuple[KVPool, ...]:
         """As `MultiKVPool` has them: this pool is one."""

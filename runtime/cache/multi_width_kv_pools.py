@@ -6,34 +6,12 @@ Sliding-window layers may have separate pools with other, fewer slots (see `Wind
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .kv_layer_group import KVLayerGroup
 from .kv_pool import KVPool
-
-
-class KVLayerGroup(NamedTuple):
-    """Layers whose keys and values are in one pool. windowed: over the slots of windows."""
-
-    layers: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    latent: bool = False
-    index_dim: int = 0
-    windowed: bool = False
-
-    def bytes_per_slot(self, dtype: torch.dtype) -> int:
-        return KVPool.bytes_per_slot(
-            self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim, self.latent, self.index_dim
-        )
-
-    def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str) -> KVPool:
-        return KVPool(
-            self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim, self.latent, self.index_dim
-        )
 
 
 class MultiKVPool:
@@ -96,5 +74,11 @@ def make_pool(
     """Memory for the keys and values of all parts, the windowed ones last: a plain `KVPool` where there is one part
     only.
     """
-    pools = [part.pool(window_slots if part.windowed else slots, dtype, device) for part in parts]
+    pools = [_pool(part, window_slots if part.windowed else slots, dtype, device) for part in parts]
     return pools[0] if len(pools) == 1 else MultiKVPool(pools, sum(part.windowed for part in parts))
+
+
+def _pool(part: KVLayerGroup, slots: int, dtype: torch.dtype, device: torch.device | str) -> KVPool:
+    return KVPool(
+        part.layers, slots, part.kv_heads, part.key_dim, dtype, device, part.value_dim, part.latent, part.index_dim
+    )

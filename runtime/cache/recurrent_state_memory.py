@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,22 +10,8 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..memory.huge_pages import lazy_zeros, touched_of
+from .recurrent_state_shape import RecurrentStateShape
 from .recurrent_state_slots import FIRST_SLOT
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentStateShape:
-    """One tensor of a layer's state. exact: kept in float32, otherwise in the model's dtype."""
-
-    shape: tuple[int, ...]
-    exact: bool = False
-
-    def kept_as(self, dtype: torch.dtype) -> torch.dtype:
-        return torch.float32 if self.exact else dtype
-
-    def bytes(self, dtype: torch.dtype) -> int:
-        return math.prod(self.shape) * self.kept_as(dtype).itemsize
-
 
 StateShapes = Mapping[int, tuple[RecurrentStateShape, ...]]  # by layer, of those that keep a state
 

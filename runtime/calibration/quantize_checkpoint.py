@@ -20,14 +20,14 @@ from ..loading.load_weights import weights_of
 from ..loading.model_files.model_directory import quantization_of, read_json
 from ..loading.raw_weight import RawTensor
 from ..loading.sharded_state import has_sharded_state
-from ..loading.tensor_files.safetensors_header import DTYPES, FLOATS
 from ..loading.tensor_files.stacked_expert_source import split_stacked_experts
+from ..loading.tensor_files.torch_dtypes import DTYPES
 from ..models.decoder import Decoder
 from ..models.reference.reference_block import ReferenceBlock
 from ..models.spec.weight_targets import WeightTarget
 from ..quantization.calibration_statistics import InputHessian
 from ..quantization.quantized_weight import QuantizedWeight, stacked
-from ..quantization.weight_rounding import GROUP
+from ..quantization.weight_forms import GROUP
 from .calibration_texts import CalibrationTextPiece
 from .calibration_transform import CalibrationTransform
 from .compressed_tensors_format import configuration
@@ -167,7 +167,7 @@ class _CheckpointQuantizer:
 
     def _stored_as(self, place: str) -> torch.dtype:
         """Scales are kept in the dtype that the model is stored in, as engines read them."""
-        stored = FLOATS[self.plan.weights[place].first.stored.dtype]
+        stored = DTYPES[self.plan.weights[place].first.stored.dtype]
         return torch.float32 if stored == torch.float64 else stored
 
     def _quantised(self, name: str, layer: Linear, seen: InputHessian | None) -> Linear:

@@ -17,9 +17,10 @@ from ..errors import ConfigError
 from ..layers.float8_reference import FP8, quantize_weight
 from ..quantization.calibration_statistics import InputHessian
 from ..quantization.cpu_int4_linear import packed
-from ..quantization.fp4_fp8_rounding import BLOCK, MX_GROUP, NV_GROUP, float8_blocks, mxfp4, nvfp4
+from ..quantization.fp4_fp8_rounding import BLOCK, float8_blocks, mxfp4, nvfp4
 from ..quantization.gptq_rounding import gptq
 from ..quantization.quantized_weight import QuantizedWeight
+from ..quantization.weight_forms import MX_GROUP, NV_GROUP
 from ..quantization.weight_rounding import nearest, round_to_int8
 from .compressed_tensors_format import WORD, packed_in_int32
 

@@ -34,6 +34,7 @@ from ..loading.sharded_state import (
 )
 from ..loading.stored_kv_scales import read_scales
 from ..loading.tensor_files.safetensors_header import FLOATS
+from ..loading.tensor_files.torch_dtypes import DTYPES as STORED
 from ..models.decoder import Decoder
 from ..models.spec.model_spec import ModelSpec
 from ..models.spec.weight_targets import WeightTarget
@@ -41,9 +42,9 @@ from ..parallel.pp import pipeline_stages
 from ..quantization import transform_for
 from ..quantization.device_weight import device_weight_of
 from ..quantization.fused_quantized_weight import FusedQuantizedWeight
-from ..quantization.online_quantization import CALIBRATED
 from ..quantization.quantized_transform import KeepQuantizedTransform
 from ..quantization.quantized_weight import QuantizedWeight
+from ..quantization.weight_forms import CALIBRATED
 from .shard_writer import ShardWriter
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -206,7 +207,8 @@ def _stored_dtype(checkpoint: OpenCheckpoint) -> torch.dtype:
     counts: Counter[str] = Counter()
     for stored in (stored for source in checkpoint.sources for stored in source.tensors):
         counts[stored.dtype] += stored.stop - stored.start if stored.dtype in FLOATS and len(stored.shape) == 2 else 0
-    found = FLOATS.get(counts.most_common(1)[0][0], torch.float32)
+    most = counts.most_common(1)[0][0]
+    found = STORED.get(most, torch.float32) if most in FLOATS else torch.float32
     return torch.float32 if found == torch.float64 else found
 
 

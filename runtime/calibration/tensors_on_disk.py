@@ -18,7 +18,7 @@ from ..errors import CheckpointError, ConfigError
 from ..loading.model_files.bounded_json import read_json
 from ..loading.model_files.model_directory import QUANTIZATION, QUANTIZATION_FILES
 from ..loading.sharded_state import MANIFEST
-from ..loading.tensor_files.safetensors_header import DTYPES
+from ..loading.tensor_files.torch_dtypes import DTYPES
 from ..models.spec.json_fields import shown
 from .shard_writer import CONFIG, ShardWriter
 

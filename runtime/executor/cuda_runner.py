@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionBackend
+from ..attention.backend_protocols import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
 from ..errors import note_sequence

@@ -15,14 +15,14 @@ import torch
 from ..errors import ConfigError
 from ..layers import cpu_kernels
 from ..layers.linear_layers import Linear, can_pack_bfloat16
+from ..layers.number_formats import FLOATS
+from . import cpu_flags
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS}
 WORTH_ROUNDING = 0.8  # bfloat16 takes half the memory: at this part of the speed of float32 it is still chosen
 PASSES = 8  # over the products that are measured, of which the best one counts
 WORTH_THREADS = 1.5  # several threads this much slower than one are not used
 CGROUP = Path("/sys/fs/cgroup")
-CPU_INFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -133,19 +133,6 @@ def cpu_quota(root: Path = CGROUP) -> float | None:
     return None
 
 
-def cpu_flags() -> frozenset[str]:
-    """Instruction set flags of the first CPU, where the system tells them."""
-    try:
-        with CPU_INFO.open() as lines:  # a part for each CPU: the first one is enough
-            named = (line.partition(":") for line in lines)
-            return next(
-                (frozenset(flags.split()) for name, _, flags in named if name.strip() in ("flags", "Features")),
-                frozenset(),
-            )
-    except OSError:
-        return frozenset()
-
-
 def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip()
@@ -171,8 +158,7 @@ def _slowdown(dtype: torch.dtype, threads: int) -> float:
 
 
 def _cpu_dtype() -> tuple[torch.dtype, str]:
-    there = cpu_flags()
-    native = [flag for flag in BFLOAT16_FLAGS if flag in there]
+    native = cpu_flags.bfloat16_flags()
     if not native or not can_pack_bfloat16():
         return torch.float32, "dtype float32: this CPU has no bfloat16 instructions"
     flags = ", ".join(native)

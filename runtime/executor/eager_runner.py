@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionBackend
+from ..attention.backend_protocols import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.state_checkpoints import read_slot, write_slot
 from ..step.adapter_rows import AdapterRows

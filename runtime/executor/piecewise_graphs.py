@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionBackend
+from ..attention.backend_protocols import AttentionBackend
 from ..kernels.launch.compile_ahead import is_compiling
 from ..models.gpu import gpu_step
 from ..models.gpu.gemv_layers import GpuLayer

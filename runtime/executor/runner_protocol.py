@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..adapters.batch_adapters import BatchAdapters
-    from ..attention.attention_backend import AttentionBackend
+    from ..attention.backend_protocols import AttentionBackend
     from ..cache import WindowPageTable
     from ..cache.recurrent_state_memory import RecurrentStateMemory
     from ..models.transformers_backend import AnyDecoder

@@ -6,50 +6,27 @@ operations, which compute the same up to rounding.
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 24  # of what the kernels are called with
-AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
+from . import compiled_kernels
+from .compiled_kernels import ACTIVATIONS as ACTIVATIONS
+
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
-WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see csrc/gemm/dense_gemm.h
-BY_AVX512, BY_AMX = 2, 3
 NORMS = {"rms": 1, "layer": 2}
-ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
 NORM = np.dtype([("weight", "i8"), ("bias", "i8"), ("kind", "i8"), ("eps", "f8")])  # the struct Norm
 
-
-def _load() -> ModuleType | None:
-    if os.environ.get("SGL_CPU_KERNELS") == "0":
-        return None
-    try:
-        from . import _cpu  # type: ignore[attr-defined]
-    except ImportError as error:
-        logging.getLogger(__name__).info("no compiled CPU kernels (%s): decoding runs on torch operations", error)
-        return None
-    if getattr(_cpu, "VERSION", 1) != VERSION:
-        logging.getLogger(__name__).warning("the compiled CPU kernels were built from other sources: build sgl again")
-        return None
-    _cpu.set_threads(torch.get_num_threads())
-    if _cpu.BFLOAT16 == BY_AMX and not AMX:
-        _cpu.set_dense_way(KINDS[torch.bfloat16], BY_AVX512)
-    return _cpu
-
-
-kernels: Any = _load()
-MOST_DIM: int = kernels.MOST_DIM if kernels else 0
-MOST_ROW: int = kernels.MOST_ROW if kernels else 0
-BLOCK: int = kernels.BLOCK if kernels else 0
-STEP_ROWS: int = kernels.STEP_ROWS if kernels else 0  # of a compiled step that are computed at a time
+kernels: Any = compiled_kernels.kernels
+if kernels is not None:
+    kernels.set_threads(torch.get_num_threads())
+MOST_DIM, MOST_ROW, BLOCK = map(compiled_kernels.limit, ("MOST_DIM", "MOST_ROW", "BLOCK"))
+STEP_ROWS = compiled_kernels.limit("STEP_ROWS")  # of a compiled step that are computed at a time
 HUGE_PAGE = 2 * 2**20  # bytes, of x86
 most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
 
@@ -68,28 +45,12 @@ def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
 
 def isa_variant(dtype: torch.dtype) -> str:
     """The instruction set of products with float32 or bfloat16 weights."""
-    best = kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16
-    return WAYS[best if AMX else min(best, BY_AVX512)]
+    return compiled_kernels.isa_variant(str(dtype).removeprefix("torch."))
 
 
 def has_tiles(dtype: torch.dtype) -> bool:
     """Whether attention takes tiles of queries, by AVX-512."""
     return kernels is not None and bool(kernels.AVX512 if dtype == torch.float32 else kernels.NATIVE_BFLOAT16)
-
-
-def most_keys() -> int:
-    """The widest keys of linear attention whose states the kernels advance; 0 without them."""
-    return int(kernels.MOST_KEYS) if kernels else 0
-
-
-def most_seen() -> int:
-    """The most tokens that a convolution of the kernels sees; 0 without them."""
-    return int(kernels.MOST_SEEN) if kernels else 0
-
-
-def max_channel_numbers() -> int:
-    """The most numbers of a channel's state that the kernels scan; 0 without them."""
-    return int(kernels.NUMBERS) if kernels else 0
 
 
 def supports_many_queries(dtype: torch.dtype, head_dim: int) -> bool:

@@ -4,56 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import cpu_kernels
-
-
-@dataclass(frozen=True, slots=True)
-class RopeParameters:
-    """Rotation of a head of `width` numbers, `dim` of which are rotated; `kind` is one of `ROPE_KINDS`.
-
-    interleaved: adjacent numbers are pairs (GPT-J), not halves (GPT-NeoX). Weights are reordered to halves while
-        loading, see `order`, so that no other code has to know.  backwards: it rotates the other way (nanochat).
-        factors: of longrope, factors of the wavelengths.
-    Fields that a kind does not use keep their defaults.
-    """
-
-    theta: float
-    dim: int
-    width: int
-    kind: str = "default"
-    interleaved: bool = False
-    backwards: bool = False
-    factor: float = 1.0
-    original_context: int = 0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    attention_factor: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-    factors: tuple[float, ...] = ()
-
-    @property
-    def order(self) -> list[int] | None:
-        """Which number of a checkpoint's head comes to each place, so that number i turns with i + width / 2.
-
-        None: they are there already. Scores do not change: queries and keys are reordered alike.
-        """
-        if self.kind == "proportional":
-            return None
-        turning, half = range(self.dim), self.dim // 2
-        first, second = (turning[::2], turning[1::2]) if self.interleaved else (turning[:half], turning[half:])
-        if self.backwards:
-            first, second = second, first
-        still, split = range(self.dim, self.width), self.width // 2 - half
-        order = [*first, *still[:split], *second, *still[split:]]
-        return None if order == list(range(self.width)) else order
+from .rope_parameters import RopeParameters, alpha_theta, yarn_ramp
 
 
 def frequencies(rope: RopeParameters) -> Tensor:
@@ -80,14 +38,7 @@ def _llama3(rope: RopeParameters) -> Tensor:
 
 def _yarn(rope: RopeParameters) -> Tensor:
     """Dimensions that turn more than beta_fast times keep their frequency, below beta_slow are stretched."""
-
-    def dimension_of(turns: float) -> float:
-        return rope.dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
-
-    low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
-    if rope.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rope.dim - 1)
+    low, high = yarn_ramp(rope)
     ramp = (torch.arange(rope.dim // 2, dtype=torch.float32) - low) / (high - low or 1e-3)
     frequency = _default(rope)
     return torch.lerp(frequency, frequency / rope.factor, ramp.clamp(0, 1))
@@ -102,7 +53,7 @@ def _longrope(rope: RopeParameters) -> Tensor:
 
 def _alpha(rope: RopeParameters) -> Tensor:
     """The base is raised once, for every length (NTK-aware with a fixed `factor`)."""
-    return _default(replace(rope, theta=rope.theta * rope.factor ** (rope.dim / (rope.dim - 2))))
+    return _default(replace(rope, theta=alpha_theta(rope)))
 
 
 def _proportional(rope: RopeParameters) -> Tensor:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..models.spec.model_spec import ModelSpec
-from ..quantization.readers import WeightReaders
 from ..quantization.readers.gguf_reader import GGUFWeightReaders
 from ..quantization.readers.weight_reader_match import OF_ACTIVATIONS
 from .gguf_files.gguf_file import read_parts
@@ -27,7 +26,6 @@ from .sharded_state import (
     read_manifest,
 )
 from .stored_kv_scales import kv_scales_note
-from .tensor_files.pickle_tensors import pickle_source
 from .tensor_files.safetensors_header import StoredTensor
 from .tensor_files.stacked_expert_source import with_stacks_as_stored
 from .tensor_files.tensor_source import FileWeightSource, WeightSource, safetensors
@@ -72,6 +70,8 @@ def open_checkpoint(
     """
     if is_gguf(path):
         return _gguf(path, context)
+    from ..quantization.readers.weight_readers import WeightReaders
+
     model = load_config(path, context)
     readers = WeightReaders.of(*quantization_of(path))
     share = rank_share_in(path, parts, rank) if weights and is_state(path, load_format) else None
@@ -118,9 +118,15 @@ def sources_of(path: Path, load_format: str = "auto") -> list[WeightSource]:
     if is_remote(path):
         return [*remote_sources(path)]
     return [
-        safetensors(file) if file.suffix == ".safetensors" else pickle_source(file)
+        safetensors(file) if file.suffix == ".safetensors" else _pickled(file)
         for file in weight_files(path, load_format)
     ]
+
+
+def _pickled(file: Path) -> WeightSource:
+    from .tensor_files.pickle_tensors import pickle_source
+
+    return pickle_source(file)
 
 
 def _files(path: Path, share: RankShare) -> list[WeightSource]:

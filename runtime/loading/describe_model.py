@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from ..models.families import FAMILIES, read_model
 from ..models.families.family_registry import architecture_of
 from ..models.spec.model_spec import ModelSpec
-from ..models.transformers_backend import TransformersModelSpec, read_transformers_model
+from ..models.transformers_backend.transformers_config import TransformersModelSpec, read_transformers_model
 from .gguf_files.gguf_model import is_gguf, open_gguf
 from .model_files.model_directory import read_json
 

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..errors import CheckpointError
-from ..layers.linear_layers import Linear
-from ..models.decoder import Decoder
 from ..models.spec.json_fields import shown
 from ..models.spec.model_spec import ModelSpec
-from ..models.spec.weight_targets import LoadedPart, WeightTarget, whole_weight
-from ..quantization.device_weight import check
-from ..quantization.readers import TensorHeader, WeightReader
+from ..models.spec.weight_shapes import WeightShape, weight_shapes
 from ..quantization.readers.kv_scale_reader import SUFFIXES
+from ..quantization.readers.weight_reader_match import TensorHeader, WeightReader
 from .raw_weight import RawTensor, RawWeight
 from .sharded_state import MANIFEST, PREFIX, PackedProjectionEntry
 from .tensor_files.safetensors_header import FLOATS, StoredTensor
 from .tensor_files.stacked_expert_source import split_stacked_experts
 from .tensor_files.tensor_source import WeightSource, bytes_of
+
+if TYPE_CHECKING:
+    from ..layers.linear_layers import Linear
+    from ..models.decoder import Decoder
+    from ..models.spec.weight_targets import LoadedPart, WeightTarget
+
+Place: TypeAlias = "WeightTarget | WeightShape"
 
 COMPARED = 2**24  # bytes of two tensors that are compared at a time
 WEIGHT = ".weight"
@@ -86,7 +91,14 @@ def plan_for(
     Raises CheckpointError for a tensor that is missing, has another shape, or has no place and is none of those that
     may be left aside.
     """
-    return _LoadPlanner(model, sources, readers, where, packed or {}).plan()
+    names = {PREFIX + key for key in packed or {}}
+    places = [place for index, part in enumerate(model.parts) for place in targets_of(part, index, names)]
+    return _LoadPlanner(model.config, places, sources, readers, where, packed or {}).plan()
+
+
+def check_weights(model: ModelSpec, sources: list[WeightSource], readers: FindsWeightReader, where: str) -> None:
+    """Raises CheckpointError where `plan_for` would, of a model that is only described."""
+    _LoadPlanner(model, weight_shapes(model).tensors, sources, readers, where, {}).plan()
 
 
 def with_own_head(config: ModelSpec, sources: Iterable[WeightSource]) -> ModelSpec:
@@ -120,20 +132,18 @@ def _same(one: RawTensor, other: RawTensor) -> bool:
 class _LoadPlanner:
     def __init__(
         self,
-        model: Decoder,
+        config: ModelSpec,
+        places: Iterable[Place],
         sources: list[WeightSource],
         readers: FindsWeightReader,
         where: str,
         packed: Mapping[str, PackedProjectionEntry],
     ) -> None:
-        self.config, self.readers, self.where, self.packed = model.config, readers, where, packed
-        self.sources = [split_stacked_experts(source, model.config) for source in sources]
-        names = {PREFIX + key for key in packed}
-        self.places = {
-            place.name: place for index, part in enumerate(model.parts) for place in targets_of(part, index, names)
-        }
+        self.config, self.readers, self.where, self.packed = config, readers, where, packed
+        self.sources = [split_stacked_experts(source, config) for source in sources]
+        self.places = {place.name: place for place in places}
         # of each place that is a weight; "weight" is the plain one
-        self.siblings: dict[str, dict[str, RawTensor]] = {name: {} for name in names}
+        self.siblings: dict[str, dict[str, RawTensor]] = {PREFIX + key: {} for key in packed}
         self.modules: dict[str, str] = {}  # of such a place, what the files call the module
         self.found = LoadPlan(other_kv=readers.other_kv)
 
@@ -210,8 +220,8 @@ class _LoadPlanner:
             strange = next((piece for suffix, piece in pieces.items() if suffix != "weight"), plain)
             assert strange is not None
             raise _unexpected(strange, self.places) if strange is not plain else _unread(strange)
-        if claim.shape != (1, place.target.numel()):  # flat ones know no shape
-            turned = place.sizes != tuple(place.target.shape)
+        if claim.shape != (1, math.prod(place.shape)):  # flat ones know no shape
+            turned = place.sizes != place.shape
             shape = list(claim.shape)[::-1] if turned else list(claim.shape)
             _check_shape(pieces[claim.names[0]], shape, place)
         for suffix, piece in pieces.items():
@@ -227,6 +237,8 @@ class _LoadPlanner:
             )
         entry, (outputs, inputs) = self.packed[key], self.places[PREFIX + key].sizes
         headers = {suffix: piece.header for suffix, piece in pieces.items()}
+        from ..quantization.device_weight import check
+
         try:
             check(entry.kind, entry.numbers, headers, (outputs, inputs))
         except CheckpointError as error:
@@ -265,6 +277,8 @@ def targets_of(part: LoadedPart, index: int, weights: Container[str]) -> Iterato
     """Where the tensors of a part go. A projection that is packed among the weights is one target, under its name in
     a sharded state.
     """
+    from ..models.spec.weight_targets import whole_weight
+
     whole = set()
     for number, place in enumerate(part.products()):
         if (name := f"{PREFIX}{index}.{number}") in weights:
@@ -282,15 +296,15 @@ def renamed(name: str, config: ModelSpec, places: Iterable[str]) -> str:
     return name
 
 
-def _check(piece: RawTensor, place: WeightTarget) -> RawTensor:
+def _check(piece: RawTensor, place: Place) -> RawTensor:
     _check_shape(piece, piece.stored.shape, place)
     if piece.stored.dtype not in FLOATS:
         raise _unread(piece)
     return piece
 
 
-def _check_shape(piece: RawTensor, shape: list[int], place: WeightTarget) -> None:
-    asked = list(place.target.shape)
+def _check_shape(piece: RawTensor, shape: list[int], place: Place) -> None:
+    asked = list(place.shape)
     if shape != asked:
         raise CheckpointError(
             f"{piece.source.name}: tensor {shown(piece.stored.name)} has shape {shown(shape)}, config.json asks for "

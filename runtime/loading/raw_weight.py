@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CheckpointError
-from ..layers.weight_memory import empty_to_load
-from ..models.spec.weight_targets import WeightTarget
-from ..quantization.device_weight import DeviceWeight
-from ..quantization.quantized_weight import QuantizedWeight
-from ..quantization.readers import TensorHeader, WeightReader
+from ..quantization.readers.weight_reader_match import TensorHeader, WeightReader
 from .sharded_state import PackedProjectionEntry
-from .tensor_files.safetensors_header import DTYPES, StoredTensor
+from .tensor_files.safetensors_header import StoredTensor
 from .tensor_files.tensor_source import WeightSource
-from .tensor_files.tensor_transfer import TransferChunk, chunks
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from ..models.spec.weight_targets import WeightTarget
+    from ..quantization.device_weight import DeviceWeight
+    from ..quantization.quantized_weight import QuantizedWeight
+    from .tensor_files.tensor_transfer import TransferChunk
 
 
 class RawTensor(NamedTuple):
@@ -37,6 +38,11 @@ class RawTensor(NamedTuple):
 
     def empty(self, device: torch.device) -> Tensor:
         """Memory for it as it is stored; of kinds that torch has not, the bytes of each row."""
+        import torch
+
+        from ..layers.weight_memory import empty_to_load
+        from .tensor_files.torch_dtypes import DTYPES
+
         dtype, shape = DTYPES.get(self.stored.dtype), self.stored.shape
         if dtype is None:
             dtype, shape = torch.uint8, [*shape[:-1], self.bytes // math.prod(shape[:-1])]
@@ -44,12 +50,19 @@ class RawTensor(NamedTuple):
 
     def read(self) -> Tensor:
         """As it is stored, in main memory."""
+        import torch
+
         found = self.empty(torch.device("cpu"))
         self.source.read(self.stored, 0, found.view(-1).view(torch.uint8))
         return found
 
     def into(self, target: Tensor) -> Iterator[TransferChunk]:
         """What moves it there."""
+        import torch
+
+        from .tensor_files.tensor_transfer import chunks
+        from .tensor_files.torch_dtypes import DTYPES
+
         return chunks(
             lambda offset: lambda part: self.source.read(self.stored, offset, part),
             DTYPES.get(self.stored.dtype, torch.uint8),
@@ -90,6 +103,8 @@ class RawWeight(NamedTuple):
         """
         assert self.reader is not None
         if isinstance(self.reader, PackedProjectionEntry):
+            from ..quantization.device_weight import DeviceWeight
+
             where = f"{self.first.source.name}: {self.first.stored.name}"
             return DeviceWeight(self.reader.kind, self.reader.numbers, tensors, where)
         weight = self.reader.read(tensors)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, ConfigError
 from ..models.spec.json_fields import shown
-from ..quantization.device_weight import KINDS
+from ..quantization.weight_forms import PACKED_KINDS
 from .model_files.bounded_json import read_json
 from .tensor_files.safetensors_header import metadata_tensors
 
@@ -204,11 +204,11 @@ def _entry(file: Path, key: str, value: object) -> PackedProjectionEntry:
     kind, numbers = (value.get("kind"), value.get("numbers")) if isinstance(value, dict) else (None, None)
     if (
         not isinstance(kind, str)
-        or kind not in KINDS
+        or kind not in PACKED_KINDS
         or not isinstance(numbers, dict)
         or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values())
     ):
         raise CheckpointError(
-            f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; {AGAIN}"
+            f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(PACKED_KINDS)}; {AGAIN}"
         )
     return PackedProjectionEntry(kind, numbers)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError
-from ..layers.float8_reference import KVScaleFactors
 from ..models.spec.model_spec import ModelSpec
 from ..models.spec.tensor_names import TensorNames
 from ..quantization.readers.kv_scale_reader import kv_scales
 from .load_plan import LoadPlan, renamed, scale_of_kv
 from .raw_weight import RawTensor
-from .tensor_files.safetensors_header import FLOATS
 from .tensor_files.tensor_source import WeightSource, bytes_of
+
+if TYPE_CHECKING:
+    from ..layers.float8_reference import KVScaleFactors
 
 
 def read_scales(plan: LoadPlan, config: ModelSpec) -> tuple[KVScaleFactors | str | None, ...]:
@@ -51,6 +51,8 @@ def _read(names: TensorNames, layer: int, pieces: dict[str, RawTensor]) -> KVSca
             if pieces
             else None
         )
+    from ..layers.float8_reference import KVScaleFactors
+
     scales = KVScaleFactors(*(_number(pieces[name]) for name in found))
     return (
         scales
@@ -60,5 +62,9 @@ def _read(names: TensorNames, layer: int, pieces: dict[str, RawTensor]) -> KVSca
 
 
 def _number(piece: RawTensor) -> float:
-    dtype = FLOATS[piece.stored.dtype]
+    import torch
+
+    from .tensor_files.torch_dtypes import DTYPES
+
+    dtype = DTYPES[piece.stored.dtype]
     return float(torch.from_numpy(bytes_of(piece.source, piece.stored, 0, piece.bytes)).view(dtype).float())

@@ -16,7 +16,7 @@ from ..loading.checkpoint import OpenCheckpoint
 from ..loading.load_plan import LoadPlan
 from ..loading.load_weights import fill, plan_of, require
 from ..loading.packed_cache.background_writer import PackedWeightsWriter
-from ..loading.tensor_files.tensor_source import MemoryWeightSource
+from ..loading.tensor_files.memory_source import MemoryWeightSource
 from ..models.decoder import Decoder
 from ..models.kv_cache_scales import describe_scales, take_scales
 from ..models.load_statistics import describe_loading

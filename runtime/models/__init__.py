@@ -2,11 +2,17 @@
 them.
 """
 
-from ..common.moved_names import moved_names
-from .decoder import Decoder
-from .families import FAMILIES, ModelFamily, family, read_model
-from .spec.model_spec import ModelSpec
-from .spec.tensor_names import MergedProjections, TensorNames
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .decoder import Decoder
+    from .families import FAMILIES, ModelFamily, family, read_model
+    from .spec.model_spec import ModelSpec
+    from .spec.tensor_names import MergedProjections, TensorNames
 
 __all__ = [
     "FAMILIES",
@@ -19,6 +25,12 @@ __all__ = [
     "read_model",
 ]
 
+_HOMES = {
+    "decoder": ("Decoder",),
+    "families": ("FAMILIES", "ModelFamily", "family", "read_model"),
+    "spec.model_spec": ("ModelSpec",),
+    "spec.tensor_names": ("MergedProjections", "TensorNames"),
+}
 _MOVED = {
     "Family": "models.families.ModelFamily",
     "Merged": "models.spec.tensor_names.MergedProjections",
@@ -26,4 +38,4 @@ _MOVED = {
     "Names": "models.spec.tensor_names.TensorNames",
 }
 
-__getattr__ = moved_names(__name__, _MOVED)
+__getattr__ = lazy_names(__name__, _HOMES, _MOVED)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from ..errors import ConfigError
-from ..layers import cpu_kernels
+from ..layers import compiled_kernels
 from .spec.model_spec import Mixer, ModelSpec, ParallelMixersSpec
 from .spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
 from .spec.unsupported_fields import part_name
@@ -40,7 +40,8 @@ def require_exact(model: ModelSpec, device: torch.device, dtype: torch.dtype) ->
 
 
 def _follow(part: DeltaNetSpec | Mamba2Spec, device: torch.device) -> bool:
-    return device.type == "cuda" or (device.type == "cpu" and part.state[1].shape[1] <= cpu_kernels.most_keys())
+    keys = part.state[1].shape[1]
+    return device.type == "cuda" or (device.type == "cpu" and keys <= compiled_kernels.limit("MOST_KEYS"))
 
 
 def _left_on_gpu(model: ModelSpec, dtype: torch.dtype) -> list[str | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionBackend
+from ..attention.backend_protocols import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..layers import cpu_kernels
 from ..layers.float8_reference import KVScaleFactors

@@ -7,7 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from ..layers.rope_parameters import RopeParameters
+from ..layers.rotary_embedding import RotaryEmbedding
 from ..step.step_batch import StepBatch
 from .reference.reference_block import ReferenceBlock
 from .reference.reference_embedding import OutputHead, TokenEmbedding

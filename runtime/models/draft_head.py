@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionBackend
+from ..attention.backend_protocols import AttentionBackend
 from ..layers.linear_layers import Linear
 from ..layers.rotary_embedding import RotaryEmbedding
 from ..step.step_batch import StepBatch

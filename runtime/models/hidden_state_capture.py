@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..attention.attention_backend import AttentionBackend
+from ..attention.backend_protocols import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..step.step_batch import StepBatch
 from .cpu.cpu_step import LayerSpan

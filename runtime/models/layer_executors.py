@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..layers import cpu_kernels
 from ..layers.linear_layers import BlockedLinear
 from ..layers.mixed_format_linear import kinds_of
-from ..quantization.online_quantization import FOUR_BITS, FP8_BLOCK
 from .cpu.cpu_expert_structs import ExpertsStruct
 from .cpu.cpu_support import cpu_refusal
 from .decoder_parts import DecoderParts
+from .expected_executors import LayerExecutorChoice, best_cpu_executor, executors_on_cpu
 from .gpu.gpu_support import gpu_refusal, gpu_refusal_around_mixer
 from .placement.expert_parallel_plan import ExpertParallelPlan
 from .reference.reference_block import ReferenceBlock
@@ -29,20 +28,6 @@ PRODUCTS = {
     "GroupedLinear": "no compiled product takes its codes on this CPU",
     "AllReduceLinear": "its sums are over ranks",
 }  # why a product is not the compiled one, by its class
-WHOLE_NUMBERS = {
-    "int8": "VNNI",
-    **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4"),
-}  # what says whether their compiled products exist
-
-
-class LayerExecutorChoice(NamedTuple):
-    """The executor of something: "fused" (Triton), "compiled" (csrc), "torch".
-
-    why: the reason why no faster one runs it; None: this machine has none for this dtype.
-    """
-
-    by: str
-    why: str | None
 
 
 def set_expert_placement(block: ReferenceBlock) -> None:
@@ -68,20 +53,7 @@ def best_executor(device: torch.device, dtype: torch.dtype, weights: str = "auto
         )
     if device.type != "cpu":
         return LayerExecutorChoice("torch", None)
-    if cpu_kernels.kernels is None:
-        return LayerExecutorChoice(
-            "torch", "the compiled kernels are not there: with a C compiler at hand, install sgl again"
-        )
-    if dtype not in cpu_kernels.KINDS:
-        return LayerExecutorChoice(
-            "torch", f"the compiled kernels compute float32 and bfloat16, not {str(dtype).removeprefix('torch.')}"
-        )
-    there = (
-        getattr(cpu_kernels.kernels, WHOLE_NUMBERS[weights])
-        if weights in WHOLE_NUMBERS
-        else cpu_kernels.can_multiply(dtype, device)
-    )
-    return LayerExecutorChoice("compiled" if there else "torch", None)
+    return best_cpu_executor(str(dtype).removeprefix("torch."), weights)
 
 
 def expected_executors(model: DecoderParts, device: torch.device, weights: str = "auto") -> list[LayerExecutorChoice]:
@@ -89,13 +61,12 @@ def expected_executors(model: DecoderParts, device: torch.device, weights: str =
 
     weights: how they are quantized, see `EngineConfig`.
     """
+    if device.type == "cpu":
+        return executors_on_cpu(model.config, str(model.dtype).removeprefix("torch."), weights)
     fastest = best_executor(device, model.dtype, weights)
     if fastest.by == "torch":
         return [fastest] * len(model.layers)
-    if fastest.by == "fused":
-        return [_fused(block, model.dtype) for block in model.layers]
-    whys = [cpu_refusal(block) for block in model.layers]
-    return [fastest if why is None else LayerExecutorChoice("torch", why) for why in whys]
+    return [_fused(block, model.dtype) for block in model.layers]
 
 
 def _fused(block: ReferenceBlock, dtype: torch.dtype) -> LayerExecutorChoice:
@@ -150,7 +121,7 @@ def capturable(model: DecoderParts) -> bool:
 
 
 def _refusal(block: ReferenceBlock) -> str:
-    return cpu_refusal(block) or _products_refusal(block)
+    return cpu_refusal(block.layer, block.gate is not None) or _products_refusal(block)
 
 
 def _products_refusal(block: ReferenceBlock) -> str:

@@ -34,6 +34,7 @@ from .cpu_int4_linear import (
 from .cpu_int8_linear import Int8BlockedLinear
 from .fp8_linear import Fp8Linear
 from .readers import TensorHeader
+from .weight_forms import PACKED_KINDS
 
 CAPABILITY = (8, 9)  # of a GPU that multiplies float8
 ON_CPU = (torch.float32, torch.bfloat16)  # what the compiled products multiply
@@ -319,12 +320,9 @@ class MixedFormat(ProjectionFormat):
         return [([*CACHED_KINDS][each.pop("kind")], each, each.pop("outputs")) for each in own.values()]
 
 
-KINDS: dict[str, ProjectionFormat] = {
-    "int4": Int4Format(),
-    "int8": Int8Format(),
-    "int8_grouped": Int8GroupedFormat(),
-    "float8": Float8Format(),
-}
+KINDS: dict[str, ProjectionFormat] = dict(
+    zip(PACKED_KINDS, (Int4Format(), Int8Format(), Int8GroupedFormat(), Float8Format()), strict=True)
+)
 
 
 CACHED_KINDS: dict[str, ProjectionFormat] = {

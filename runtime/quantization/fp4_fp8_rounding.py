@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..layers.float8_reference import FP8, LARGEST, scale_of
 from .quantized_weight import E2M1, QuantizedWeight
+from .weight_forms import MX_GROUP, NV_GROUP
 from .weight_rounding import part_of
 
-MX_GROUP, NV_GROUP = 32, 16  # inputs
 TOP = 6.0  # the largest number of e2m1
 TOO_LARGE = 7.0  # where the next power of two loses less than cutting off at TOP
 SMALLEST_SCALE = 2.0**-9  # above zero in e4m3, so that a group of zeros has one too

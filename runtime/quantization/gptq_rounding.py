@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .quantized_weight import QuantizedWeight
-from .weight_rounding import GROUP, TOP, Rounding, scale_dtype, with_whole_zero, with_zero_point_eight
+from .weight_forms import GROUP
+from .weight_rounding import TOP, Rounding, scale_dtype, with_whole_zero, with_zero_point_eight
 
 DAMPING = 0.01  # of the mean diagonal, added to it
 BLOCK = 128  # columns whose errors are applied to the following columns together

@@ -17,9 +17,9 @@ from .gpu_quantized_linear import DeterministicGpuQuantizedLinear, GpuQuantizedL
 from .gpu_weight_packing import packing_refusal
 from .quantized_transform import keep_quantized
 from .quantized_weight import QuantizedWeight
+from .weight_forms import CALIBRATED, FP8_BLOCK
 from .weight_rounding import hqq, nearest, round_to_int8
 
-FP8_BLOCK = "fp8_block"
 ROUNDINGS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
     "int8": round_to_int8,
     "int4": nearest,
@@ -28,9 +28,6 @@ ROUNDINGS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
     "nvfp4": nvfp4,
     FP8_BLOCK: float8_blocks,
 }
-CALIBRATED = ("int4_gptq",)
-FORMS = (*ROUNDINGS, *CALIBRATED)
-FOUR_BITS = tuple(form for form in FORMS if form not in ("int8", FP8_BLOCK))
 
 
 def rounded(form: str, weight: Tensor, seen: InputStatistics | None = None) -> QuantizedWeight:

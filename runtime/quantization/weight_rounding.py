@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .quantized_weight import QuantizedWeight
+from .weight_forms import GROUP
 
-GROUP = 64  # inputs
 TOP = 15  # the largest code
 PART = 2**16  # numbers that are rounded at a time: so many that the cache holds them
 PART_ON_GPU = 2**25

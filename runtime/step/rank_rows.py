@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 from torch import Tensor
 
+from .rank_row_share import RankRowShare
 from .step_batch import DeviceBatch, RankRows, StepBatch
-
-
-class RankRowShare(NamedTuple):
-    """Which part of a step's rows is this rank's."""
-
-    rank: int
-    ranks: int
 
 
 def own_rows(batch: StepBatch, share: RankRowShare) -> RankRows:

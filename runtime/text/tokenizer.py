@@ -75,10 +75,7 @@ class Tokenizer:
         self.bos_id: int | None = self._special_id("bos_token")
         self.eos_ids: tuple[int, ...] = self._merged_eos(eos_ids)
         self.prefix_ids = self._ask_prefix()
-        require_short(named_templates(config).values())
-        self._chats = {
-            name: ChatTemplate(source, self.special_tokens) for name, source in named_templates(config).items()
-        }
+        self._chats = compiled_templates(config)
         self._traits: dict[str, TemplateTraits] = {}
         self.without_template = "name one of the language's templates instead"
         self._visible = list(self.token_bytes)
@@ -375,6 +372,13 @@ def _declared_ids(folder: Path, name: str) -> list[int]:
             raise wrong(folder / file, name, value, f"a token id below {MOST_TOKENS:,} or a list of them")
         ids += found
     return ids
+
+
+def compiled_templates(config: Mapping[str, Any]) -> dict[str, ChatTemplate]:
+    """The chat templates of a tokenizer's config, by name. Raises ConfigError for one that cannot be used."""
+    sources, special_tokens = named_templates(config), _special_tokens(config)
+    require_short(sources.values())
+    return {name: ChatTemplate(source, special_tokens) for name, source in sources.items()}
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +47,8 @@ def _verdict(ailments: int) -> str:
 
 
 def _python() -> Iterator[str]:
+    import platform
+
     from sgl import __version__
 
     yield f"sgl {__version__} at {Path(__file__).parents[1]}"
@@ -80,6 +80,8 @@ def _extras() -> Iterator[str]:
 
 
 def _declared() -> list[str]:
+    import importlib.metadata
+
     try:
         return importlib.metadata.requires("sgl") or []
     except importlib.metadata.PackageNotFoundError:
@@ -99,6 +101,8 @@ def _requirements(extra: str | None) -> Iterator[Requirement]:
 
 
 def _version(name: str) -> str | None:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -139,7 +143,7 @@ def _used(cpu: ModuleType) -> str:
 
 def _cache() -> Iterator[str]:
     from sgl.common.file_cache import caches_are_off
-    from sgl.runtime.loading.packed_cache.packed_weights import packed_cache
+    from sgl.runtime.loading.packed_cache.packed_cache_folder import packed_cache
 
     try:
         cache = packed_cache()
@@ -153,24 +157,23 @@ def _cache() -> Iterator[str]:
 
 
 def _model() -> Iterator[str]:
-    from sgl.runtime.engine import NANO
+    from sgl.runtime.loading.model_files.locate_model import BUNDLED
 
-    weights = sorted(NANO.glob("*.safetensors"))
-    if not weights or not (NANO / "config.json").is_file():
-        raise MissingRequirement(f"the bundled model is not in {NANO}; give a model: sgl.Engine('path/to/model')")
+    weights = sorted(BUNDLED.glob("*.safetensors"))
+    if not weights or not (BUNDLED / "config.json").is_file():
+        raise MissingRequirement(f"the bundled model is not in {BUNDLED}; give a model: sgl.Engine('path/to/model')")
     size = sum(file.stat().st_size for file in weights)
-    yield f"the bundled model is in {NANO} ({size / 1e6:.1f} MB of weights)"
-    yield from _layers(NANO)
+    yield f"the bundled model is in {BUNDLED} ({size / 1e6:.1f} MB of weights)"
+    yield from _layers(BUNDLED)
 
 
 def _layers(model: Path) -> Iterator[str]:
-    from sgl.runtime.executor.device_choice import choose_device
+    from sgl.runtime.executor.expected_device import expected_device
     from sgl.runtime.loading import load_config
-    from sgl.runtime.models import Decoder
-    from sgl.runtime.models.layer_executors import expected_executors
+    from sgl.runtime.models.describe.family_listing import executors_of
 
-    choice = choose_device()
-    runs = expected_executors(Decoder(load_config(model), choice.dtype, "meta"), choice.device)
+    choice = expected_device()
+    runs = executors_of(load_config(model), choice.name, choice.dtype)
     for ran in dict.fromkeys(runs):
         yield (
             f"{runs.count(ran)} of its {len(runs)} layers use the {ran.by} "

@@ -9,9 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sgl.grammars import Grammar, GrammarError, GrammarLimitError, Vocabulary
+from sgl.grammars.errors import GrammarError, GrammarLimitError
+
+if TYPE_CHECKING:
+    from sgl.grammars import Grammar, Vocabulary
 
 _EBNF_ENDINGS = (".lark", ".gbnf", ".ebnf", ".bnf")
 _MOST_TOKENS = 16

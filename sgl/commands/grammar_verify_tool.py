@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sgl.commands.grammar_command import add_grammar_arguments, compiled, given_grammar, shortened, vocabulary_of
-from sgl.grammars import GrammarError, verify
+from sgl.grammars.errors import GrammarError
 
 _DIFFERS, _UNJUDGED = 1, 2
 
@@ -41,6 +41,8 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table; see the description for the status."""
+    from sgl.grammars import verify
+
     try:
         words = _with_file(options)
         kind, source = given_grammar(options)

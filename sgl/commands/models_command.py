@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sgl.runtime.build.memory_estimate import MemoryEstimate
     from sgl.runtime.build.sharding_plan import ShardingPlan, ShardingPlans
     from sgl.runtime.models.describe.family_listing import FamilyFile
-    from sgl.runtime.models.layer_executors import LayerExecutorChoice
+    from sgl.runtime.models.expected_executors import LayerExecutorChoice
 
 WIDTH, INDENT = 120, 14
 _ABOUT = """\
@@ -100,27 +100,23 @@ def _print_sharding(name: str, engine_options: dict[str, Any], options: argparse
 
 def _list(engine_options: dict[str, Any], as_json: bool) -> int:
     from sgl.runtime.build.engine_config import EngineConfig
-    from sgl.runtime.executor.device_choice import choose_device
+    from sgl.runtime.executor.expected_device import expected_device
     from sgl.runtime.models.describe.family_listing import lineages, runs_of_parts
 
     config = EngineConfig.from_options(engine_options)
-    choice = choose_device(config.device, config.dtype, config.threads)
-    families, parts, dtype = (
-        lineages(),
-        runs_of_parts(choice.device, choice.dtype),
-        str(choice.dtype).removeprefix("torch."),
-    )
+    choice = expected_device(config.device, config.dtype)
+    families, parts = lineages(), runs_of_parts(choice.name, choice.dtype)
     if as_json:
         runs = {part: ran._asdict() for part, ran in parts.items()}
         found = {
-            "device": str(choice.device),
-            "dtype": dtype,
+            "device": choice.name,
+            "dtype": choice.dtype,
             "families": [dataclasses.asdict(each) for each in families],
             "parts": runs,
         }
         print(json.dumps(found, indent=2))
     else:
-        _print(listed(families, parts, f"{choice.device}, {dtype}"))
+        _print(listed(families, parts, f"{choice.name}, {choice.dtype}"))
     return 0
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionLayout, LayerAttention
 from sgl.runtime.layers.float8_reference import FP8
-from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding, rotate
+from sgl.runtime.layers.rope_parameters import RopeParameters
+from sgl.runtime.layers.rotary_embedding import RotaryEmbedding, rotate
 
 MIXED: Work = [(40, 1), (0, 1), (33, 1), (17, 9), (40, 2), (0, 20)]
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sgl.runtime.layers.activation_functions import ACTIVATIONS as TORCH_ACTIVATIONS
 from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
-from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from sgl.runtime.layers.rope_parameters import RopeParameters
+from sgl.runtime.layers.rotary_embedding import RotaryEmbedding
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.gpu.gpu_support import ACTIVATIONS
 from sgl.runtime.quantization import Fp8Linear

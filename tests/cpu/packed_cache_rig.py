@@ -10,7 +10,7 @@ import torch
 from rig import Rig, Row
 
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.packed_cache import known_sources, packed_weights
+from sgl.runtime.loading.packed_cache import known_sources, packed_cache_folder, packed_weights
 from sgl.runtime.loading.packed_cache.background_writer import PackedWeightsWriter
 from sgl.runtime.loading.packed_cache.packed_weights import PackedWeights
 from sgl.runtime.models.decoder import Decoder
@@ -26,7 +26,7 @@ def use_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SGL_CACHE", str(folder))
     monkeypatch.setattr(packed_weights, "LEAST", 0)
     monkeypatch.setattr(known_sources, "GRAIN", -1e9)
-    return folder / packed_weights.FOLDER
+    return folder / packed_cache_folder.FOLDER
 
 
 def entry_of(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from loaded_models import GivenWeights
 from rig import Rig
 
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.layers.rope_parameters import RopeParameters
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.spec.model_spec import (
     AttentionSpec,

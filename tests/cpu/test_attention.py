@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
 from sgl.runtime.attention import padded_attention_groups as planning
+from sgl.runtime.cache.kv_layer_group import KVLayerGroup
 from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu_kernels
@@ -180,6 +181,6 @@ def test_padding_slot_cannot_be_poisoned_and_unknown_backends_are_named() -> Non
 
 def test_a_slot_takes_as_many_bytes_as_said() -> None:
     pool = KVPool(3, 10, 2, 8, torch.bfloat16)
-    assert KVPool.bytes_per_slot(3, 2, 8, torch.bfloat16) * pool.slots == pool.k.nbytes + pool.v.nbytes
+    assert KVLayerGroup(3, 2, 8, 8).bytes_per_slot(torch.bfloat16) * pool.slots == pool.k.nbytes + pool.v.nbytes
     with pytest.raises(ConfigError, match="pool of 1 slots"):
         KVPool(3, 1, 2, 8)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sgl.runtime.attention import AttentionLayout, LayerAttention
-from sgl.runtime.attention.attention_by_layer import listed
+from sgl.runtime.attention.attention_layout import listed
 from sgl.runtime.cache.host_kv_pages import HostKVPages
 from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.cache.multi_width_kv_pools import MultiKVPool

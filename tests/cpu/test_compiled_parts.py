@@ -19,7 +19,7 @@ from rig import Rig, Row
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.activation_functions import ACTIVATIONS, activated, add_scaled, gated
 from sgl.runtime.layers.norm_layers import LayerNorm, PerHeadNorm
-from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.layers.rope_parameters import RopeParameters
 from sgl.runtime.models.cpu.cpu_expert_structs import EXPERTS
 from sgl.runtime.models.cpu.cpu_recurrent_structs import RECURRENT
 from sgl.runtime.models.cpu.cpu_step_structs import LAYER, MODEL
@@ -255,7 +255,7 @@ def test_reasons_name_what_is_left() -> None:
     def why(**changes: Any) -> str | None:
         mixer = replace(layer.mixer, **changes)
         spec = replace(layers_of("c"), layers=(replace(layer, mixer=mixer),))
-        return cpu_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
+        return cpu_refusal(spec.layers[0])
 
     assert why() is None
     assert why(dim=640, rope=None) == "head dimension 640; the compiled kernels take up to 512"
@@ -268,7 +268,7 @@ def test_reasons_of_feedforward_networks() -> None:
     def why(ffn: Any) -> str | None:
         layer = layers_of("c").layers[0]
         spec = replace(layers_of("c"), layers=(replace(layer, ffn=ffn),))
-        return cpu_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
+        return cpu_refusal(spec.layers[0])
 
     mixture = ExpertsSpec(4, 2, GatedFFNSpec(20), shared=GatedFFNSpec(30))
     assert why(mixture) is None

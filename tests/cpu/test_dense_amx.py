@@ -16,7 +16,7 @@ from test_compiled_step import layer_of, steps_of
 from test_dense_avx2 import check_bits, check_products
 
 from sgl.runtime.layers import cpu_kernels
-from sgl.runtime.layers.cpu_kernels import BY_AMX, BY_AVX512
+from sgl.runtime.layers.compiled_kernels import BY_AMX, BY_AVX512
 from sgl.runtime.layers.linear_layers import BlockedLinear
 from sgl.runtime.layers.mixed_format_linear import stacked
 

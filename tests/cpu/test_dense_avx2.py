@@ -13,7 +13,7 @@ from test_compiled_step import ROWS, layer_of, steps_of
 from test_experts import mixture
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers import compiled_kernels, cpu_kernels
 from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.models import layer_executors
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels a
 
 @pytest.fixture(autouse=True)
 def without_avx512(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    best = {dtype: cpu_kernels.WAYS.index(cpu_kernels.isa_variant(dtype)) for dtype in DTYPES}
+    best = {dtype: compiled_kernels.WAYS.index(cpu_kernels.isa_variant(dtype)) for dtype in DTYPES}
     for dtype in DTYPES:
         cpu_kernels.kernels.set_dense_way(cpu_kernels.KINDS[dtype], BY_AVX2)
     monkeypatch.setattr(cpu_kernels, "has_tiles", lambda dtype: False)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor import device_choice
-from sgl.runtime.executor.device_choice import apply_threads, choose_device, cpu_flags, cpu_quota, physical_cores
+from sgl.runtime.executor import cpu_flags, device_choice
+from sgl.runtime.executor.device_choice import apply_threads, choose_device, cpu_quota, physical_cores
 from sgl.runtime.layers import cpu_kernels
 
 
@@ -35,7 +35,7 @@ def test_auto_explains() -> None:
 
 @pytest.fixture
 def bfloat16_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_choice, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(cpu_flags, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
     monkeypatch.setattr(device_choice, "can_pack_bfloat16", lambda: True)
 
 
@@ -74,7 +74,7 @@ def test_bfloat16_of_torch_is_taken_unless_it_is_much_slower(
 
 
 def test_without_bfloat16_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_choice, "cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(cpu_flags, "cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(device_choice, "_timed_products", lambda dtype, rows: pytest.fail("measured"))
     choice = choose_device("cpu", threads=1)
     assert choice.dtype == torch.float32
@@ -119,12 +119,12 @@ def test_passes_on_all_threads_end_with_the_first_fast_one(
 
 
 def test_flags_of_the_first_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_choice, "CPU_INFO", tmp_path / "cpuinfo")
-    assert cpu_flags() == frozenset()
-    device_choice.CPU_INFO.write_text("processor\t: 0\n")
-    assert cpu_flags() == frozenset()
-    device_choice.CPU_INFO.write_text("processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n")
-    assert cpu_flags() == {"fpu", "avx2"}
+    monkeypatch.setattr(cpu_flags, "CPU_INFO", tmp_path / "cpuinfo")
+    assert cpu_flags.cpu_flags() == frozenset()
+    cpu_flags.CPU_INFO.write_text("processor\t: 0\n")
+    assert cpu_flags.cpu_flags() == frozenset()
+    cpu_flags.CPU_INFO.write_text("processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    assert cpu_flags.cpu_flags() == {"fpu", "avx2"}
 
 
 def test_quotas_of_both_control_group_versions(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ranks_rig import steps_of_ranks
 from rig import Rig, Row
 from test_experts import COUNT, PARTS, in_mxfp4, mixture
 
-from sgl.runtime.attention.attention_by_layer import listed
+from sgl.runtime.attention.attention_layout import listed
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.errors import ConfigError, RuntimeFailure
 from sgl.runtime.layers.linear_layers import PackedLinear

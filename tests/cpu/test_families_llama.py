@@ -12,7 +12,8 @@ from family_checks import check_family
 from family_cover import covered
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from sgl.runtime.layers.rotary_embedding import RopeParameters, frequencies
+from sgl.runtime.layers.rope_parameters import RopeParameters
+from sgl.runtime.layers.rotary_embedding import frequencies
 
 LONG = {
     "rope_type": "longrope",

@@ -20,16 +20,17 @@ from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.layers.rotary_embedding import frequencies
 from sgl.runtime.loading import load_config, load_model
 from sgl.runtime.loading.gguf_files.gguf_model import GGUFModel, open_gguf
-from sgl.runtime.loading.tensor_files.safetensors_header import FLOATS
 from sgl.runtime.loading.tensor_files.stacked_expert_source import split_stacked_experts
 from sgl.runtime.loading.tensor_files.tensor_source import FileWeightSource
+from sgl.runtime.loading.tensor_files.torch_dtypes import DTYPES
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.reference.reference_attention import rows_in_file
 from sgl.runtime.models.reference.reference_block import ReferenceBlock
 from sgl.runtime.models.spec.model_spec import AttentionSpec, ModelSpec
 from sgl.runtime.quantization.fused_quantized_weight import FusedQuantizedWeight
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
-from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
+from sgl.runtime.quantization.readers.gguf_block_kinds import BLOCKS
+from sgl.runtime.quantization.readers.gguf_blocks import decode
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -185,7 +186,7 @@ def dense(file: Path, stored: Any) -> torch.Tensor:
     if stored.dtype in BLOCKS:
         rows = math.prod(stored.shape[:-1])
         return decode(stored.dtype, raw.view(rows, -1), (rows, stored.shape[-1])).dense().view(stored.shape)
-    return raw.view(FLOATS[stored.dtype]).view(stored.shape).float()
+    return raw.view(DTYPES[stored.dtype]).view(stored.shape).float()
 
 
 def loaded(opened: GGUFModel) -> Decoder:

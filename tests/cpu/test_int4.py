@@ -24,14 +24,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from gguf_writer import random_blocks
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers import compiled_kernels, cpu_kernels
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.layer_executors import LayerExecutorChoice, expected_executors
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear, transform_for
 from sgl.runtime.quantization.cpu_int4_linear import blocked, int4_linear, packed, supports, unpacked
 from sgl.runtime.quantization.quantized_weight import E2M1, DoubleQuantized, QuantizedWeight
-from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
+from sgl.runtime.quantization.readers.gguf_block_kinds import BLOCKS
+from sgl.runtime.quantization.readers.gguf_blocks import decode
 from sgl.runtime.quantization.weight_rounding import hqq, nearest, symmetric
 from sgl.runtime.text.tokenizer import Tokenizer
 
@@ -337,6 +338,7 @@ def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dt
 @needs_product
 def test_where_only_these_products_are_compiled_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernels, "can_multiply", lambda dtype, device: False)  # as without AVX-512
+    monkeypatch.setattr(compiled_kernels, "multiplies", lambda dtype: False)
     model = load_model(NANO, torch.float32, transform=transform_for("int4", False, CPU))
     assert model.executors() == expected_executors(model, CPU, "int4") == [LayerExecutorChoice("compiled", None)] * 8
     assert expected_executors(model, CPU) == [LayerExecutorChoice("torch", None)] * 8

@@ -22,7 +22,8 @@ import layer_checks as checks
 from loaded_models import GivenWeights
 
 from sgl.runtime.layers.linear_layers import Linear
-from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from sgl.runtime.layers.rope_parameters import RopeParameters
+from sgl.runtime.layers.rotary_embedding import RotaryEmbedding
 from sgl.runtime.loading import load_config
 from sgl.runtime.models import decoder
 

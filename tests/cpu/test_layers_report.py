@@ -16,7 +16,7 @@ import sgl
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import BlockedLinear
-from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.layers.rope_parameters import RopeParameters
 from sgl.runtime.loading import dummy_model, load_config
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.describe.describe_layers import describe_layer

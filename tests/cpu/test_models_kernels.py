@@ -19,7 +19,8 @@ from sgl.runtime.cache.kv_pool import KVPool
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.activation_functions import gated
 from sgl.runtime.layers.norm_layers import PerHeadNorm, RMSNorm
-from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding, rotate
+from sgl.runtime.layers.rope_parameters import RopeParameters
+from sgl.runtime.layers.rotary_embedding import RotaryEmbedding, rotate
 from sgl.runtime.step.step_batch import StepBatch
 
 CPU = torch.device("cpu")

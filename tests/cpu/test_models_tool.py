@@ -16,7 +16,6 @@ from sgl.cli import main
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.build.memory_estimate import estimate_memory, weights_by_kind
 from sgl.runtime.loading import dummy_model
-from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.describe.family_listing import PARTS, lineages, runs_of_parts
 from sgl.runtime.models.families import FAMILIES, read_model
 from sgl.runtime.quantization import transform_for
@@ -59,7 +58,7 @@ def test_a_part_runs_by_what_the_list_says(name: str) -> None:
     made = dummy_model(PARTS[name](), torch.float32)
     runs = made.executors()
     slowest = next((ran for ran in runs if ran.why is not None), runs[0])
-    assert runs_of_parts(torch.device("cpu"), torch.float32)[name].by == slowest.by
+    assert runs_of_parts("cpu", "float32")[name].by == slowest.by
 
 
 @pytest.mark.few(2)
@@ -87,7 +86,7 @@ def test_a_survey_says_what_the_engine_then_says(tiny: Path, options: dict[str, 
 @pytest.mark.parametrize("tied", [False, True])
 def test_sizes_of_weights_are_those_of_the_loaded(tied: bool) -> None:
     config = read_model(LARGER | {"tie_word_embeddings": tied})
-    sizes = weights_by_kind(Decoder(config, torch.float32, "meta"))
+    sizes = weights_by_kind(config)
     assert sizes["float32"] == 2 * sizes["bfloat16"]
     for weights in ("int8", "int4", "nvfp4", "mxfp4"):
         quantized = dummy_model(config, torch.bfloat16, transform=transform_for(weights, False, torch.device("cpu")))

@@ -25,7 +25,7 @@ def test_doctor_tells_what_is_there(capsys, monkeypatch, tmp_path):
 
 
 def test_doctor_fails_without_a_model(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("sgl.runtime.engine.NANO", tmp_path)
+    monkeypatch.setattr("sgl.runtime.loading.model_files.locate_model.BUNDLED", tmp_path)
     assert cli.main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert f"PROBLEM: the bundled model is not in {tmp_path}" in said and "1 problem above" in said

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from rig import Rig, Row
 
 from sgl.runtime.attention import AttentionShape, attention_backend
-from sgl.runtime.attention import cpu_attention as cpu_attention
+from sgl.runtime.attention.cpu import cpu_attention as cpu_attention
 from sgl.runtime.build.build_engine import _arithmetic
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool

@@ -20,7 +20,8 @@ from sgl.runtime.layers.float8_reference import FP8
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models.reference import reference_latent_attention
 from sgl.runtime.quantization import quantized_transform
-from sgl.runtime.step.rank_rows import RankRowShare, own_rows
+from sgl.runtime.step.rank_row_share import RankRowShare
+from sgl.runtime.step.rank_rows import own_rows
 from sgl.runtime.step.step_batch import DeviceBatch, StepBatch
 
 CASES = [

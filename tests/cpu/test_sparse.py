@@ -15,7 +15,7 @@ from part_models import RMS, SPARSE, LawRig, model
 from rig import Row
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.layers.rope_parameters import RopeParameters
 from sgl.runtime.models.describe.describe_layers import describe_layer
 from sgl.runtime.models.reference.reference_sparse_attention import KVBlockCompressor, ReferenceSparseAttention
 from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sgl.runtime.attention import AttentionLayout
-from sgl.runtime.attention.attention_backend import LayerAttention
+from sgl.runtime.attention.backend_protocols import LayerAttention
 from sgl.runtime.build import build_kv_pool, memory_plan
 from sgl.runtime.build.engine_config import EngineConfig
 

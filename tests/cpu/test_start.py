@@ -28,12 +28,13 @@ ROOMS = {  # how many modules of each; those of the floors themselves and of com
     "grammars": "algebra 3, automaton 2, compile_client 2, schema 3, tokens 6",
     "lang": "backends 10, chat 6, concurrency 5, graph 8, interpreter 12, media 3, nodes 9, places 2, program 11, "
     "sampling 8, typed 9",
-    "runtime": "adapters 17, attention 12, build 17, cache 20, calibration 6, common 6, executor 8, kernels 6, "
-    "layers 18, loading 44, loop 11, memory 6, models 72, nano 2, parallel 3, quantization 48, sampling 13, "
-    "scheduling 7, sequences 24, speculative 2, step 6, text 28, watch 5",
+    "runtime": "adapters 17, attention 14, build 17, cache 21, calibration 6, common 6, executor 8, kernels 6, "
+    "layers 20, loading 44, loop 11, memory 6, models 73, nano 2, parallel 3, quantization 35, sampling 13, "
+    "scheduling 7, sequences 24, speculative 2, step 7, text 28, watch 5",
 }
 THREADS = {"sgl-start", "sgl-load", "sgl-scheduler", "sgl-torch-threads"}
 CODE = 4_000_000  # bytes of modules that are imported while the engine is built
+DESCRIBING = 160  # modules of ours that `sgl models` may load
 FRONT = 12  # modules of ours that `import sgl, sgl.runtime` may load
 
 
@@ -120,3 +121,32 @@ def test_the_front_door_imports_next_to_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) <= FRONT, done.stdout
+
+
+DESCRIBES = """
+import sys
+from sgl.cli import main
+assert main(["models", *sys.argv[1:]]) == 0
+for name in ("torch", "transformers", "safetensors", "asyncio", "multiprocessing", "socket", "urllib.request"):
+    assert name not in sys.modules, name
+print(sum(name.startswith("sgl.") for name in sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("model", ["", "bundled", "gguf"])
+def test_a_description_of_models_needs_no_torch(model: str, request: pytest.FixtureRequest) -> None:
+    words = {"": [], "bundled": [str(BUNDLED)], "gguf": []}[model]
+    if model == "gguf":
+        words = [request.getfixturevalue("gguf")["file"]]
+    options = ["device=cpu", "dtype=float32"]  # which torch may be asked for elsewhere
+    done = subprocess.run([sys.executable, "-c", DESCRIBES, *words, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.split()[-1]) <= DESCRIBING
+
+
+def test_help_imports_the_commands_alone() -> None:
+    program = "import sys\nfrom sgl.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+    program += "assert not {'torch', 'numpy', 'tokenizers'} & set(sys.modules)\n"
+    program += "assert sum(name.startswith('sgl.') for name in sys.modules) <= 40"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

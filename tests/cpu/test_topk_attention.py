@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topk_checks import RAGGED, Choices
 
-from sgl.runtime.attention import cpu_mla_attention
 from sgl.runtime.attention import topk_attention as by_reference
+from sgl.runtime.attention.cpu import cpu_mla_attention
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.float8_reference import FP8
 

@@ -24,7 +24,8 @@ from sgl.runtime.quantization.cpu_float_linear import FloatBlockedLinear
 from sgl.runtime.quantization.cpu_int4_linear import CpuWeightBlocks, blocked, packed, supports
 from sgl.runtime.quantization.fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight, stacked
-from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
+from sgl.runtime.quantization.readers.gguf_block_kinds import BLOCKS
+from sgl.runtime.quantization.readers.gguf_blocks import decode
 from sgl.runtime.quantization.stored_codes import StoredCodes
 
 __all__ = ["threads"]

@@ -21,7 +21,8 @@ from checkpoints import write_checkpoint  # noqa: E402
 from rig import Rig  # noqa: E402
 from test_models import VARIANTS  # noqa: E402
 
-from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding  # noqa: E402
+from sgl.runtime.layers.rope_parameters import RopeParameters  # noqa: E402
+from sgl.runtime.layers.rotary_embedding import RotaryEmbedding  # noqa: E402
 from sgl.runtime.models.gpu.gpu_support import ACTIVATIONS  # noqa: E402
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

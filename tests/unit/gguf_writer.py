@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sgl.grammars.tokens.packed_arrays import PackedNumbers, PackedTexts
-from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS
+from sgl.runtime.quantization.readers.gguf_block_kinds import BLOCKS
 
 FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

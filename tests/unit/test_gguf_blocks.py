@@ -11,7 +11,8 @@ from gguf_writer import packed, random_blocks
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.quantization.quantized_weight import E2M1, e4m3_values
-from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, IQ4, REFUSED, decode
+from sgl.runtime.quantization.readers.gguf_block_kinds import BLOCKS, REFUSED
+from sgl.runtime.quantization.readers.gguf_blocks import IQ4, decode
 
 KINDS = list(BLOCKS)
 

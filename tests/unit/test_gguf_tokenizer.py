@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 import tiny_tokenizers as tiny
 import tokenizer_kinds as kinds
+from test_packed_arrays import packed
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from sgl.grammars.tokens.packed_arrays import compiled
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.tokenizer import Tokenizer
 from sgl.runtime.text.tokenizer_files.gguf_pre_tokenizers import WORDS, pre_tokenizer
-from sgl.runtime.text.tokenizer_files.gguf_tokenizer import end_ids, gguf_tokenizer
+from sgl.runtime.text.tokenizer_files.gguf_tokenizer import end_ids, gguf_tokenizer, plain_summary
 
 BEGIN = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
@@ -355,6 +357,53 @@ def test_what_cannot_be_read_exactly_is_refused(changes: dict[str, Any], said: s
     keys = byte_level_keys(TWINS["gpt-2"], "gpt-2") | {f"{BEGIN}{name}": value for name, value in changes.items()}
     with pytest.raises(ConfigError, match=said):
         gguf_tokenizer({name: value for name, value in keys.items() if value is not None}, "m.gguf")
+
+
+def as_read(keys: dict[str, Any]) -> dict[str, Any]:
+    """With lists of texts as a file's header has them."""
+    return {
+        name: packed(value) if type(value) is list and value and all(type(each) is str for each in value) else value
+        for name, value in keys.items()
+    }
+
+
+@pytest.mark.parametrize("pre", TWINS)
+def test_a_summary_is_that_of_the_tokenizer(pre: str) -> None:
+    keys = byte_level_keys(TWINS[pre], pre)
+    named, other = {"tokenizer.chat_template": "{{ bos_token }}"}, {"tokenizer.chat_template.tool_use": "{{ tools }}"}
+    for more in ({}, named, other):
+        made = gguf_tokenizer(keys | more, "m")
+        found = plain_summary(as_read(keys | more), "m")
+        assert found == (made.vocab_size, made.chat_template is not None) or compiled() is None
+
+
+def test_a_summary_is_not_given_of_what_is_refused() -> None:
+    rng = random.Random(7)
+    keys, given, refused = byte_level_keys(TWINS["gpt-2"], "gpt-2", padding_token_id=6), 0, 0
+    keys |= {"tokenizer.chat_template": "{{ bos_token }}"}
+    odd = [None, 5, "x", 1.5, True, [], ["x"], [1], -1, 10**6, "a b", ["a a", "b"], "{% for %}", "gpt-2", "llama", "t5"]
+    for _ in range(300):
+        changed = dict(keys)
+        name = rng.choice([*keys, f"{BEGIN}scores", f"{BEGIN}add_bos_token", f"{BEGIN}eot_token_id"])
+        value = changed.get(name)
+        if type(value) is list and rng.random() < 0.7:
+            value = list(value)
+            value[rng.randrange(len(value))] = rng.choice(["a", "", "x" * 5000, "zz zz", "a b", 1, 3])
+            changed[name] = value
+        else:
+            changed[name] = rng.choice(odd)
+        if changed[name] is None:
+            del changed[name]
+        found = plain_summary(as_read(changed), "m")
+        try:
+            made = gguf_tokenizer(as_read(changed), "m")
+        except ConfigError:
+            assert found is None, name
+            refused += 1
+        else:
+            assert found in (None, (made.vocab_size, made.chat_template is not None)), name
+            given += found is not None
+    assert refused > 50 and (given > 50 or compiled() is None)
 
 
 def test_hostile_pieces_are_bounded() -> None:

@@ -13,7 +13,7 @@ from gguf_writer import write_gguf
 from registry_files import vocabularies
 
 from sgl.grammars.tokens import packed_arrays
-from sgl.grammars.tokens.packed_arrays import LENGTH, PackedNumbers, PackedTexts, find_texts, halves_of
+from sgl.grammars.tokens.packed_arrays import LENGTH, PackedNumbers, PackedTexts, find_texts, halves_of, merges_known
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.gguf_files import gguf_file
 from sgl.runtime.loading.gguf_files.gguf_file import read_gguf
@@ -137,6 +137,49 @@ def test_places_that_are_none_are_refused() -> None:
             core.texts_of(bytes(24), np.array(places, np.int32))
     with pytest.raises(ValueError, match="no place in the data"):
         core.find_texts(b"abc", 4, 1)
+
+
+def hold(tokens: list[str], merges: list[str]) -> bool:
+    pairs = list(map(halves_of, merges))
+    known = set(tokens)
+    return len(known) == len(tokens) and all(
+        isinstance(pair, tuple) and {*pair, pair[0] + pair[1]} <= known for pair in pairs
+    )
+
+
+def test_merges_of_tokens_are_known() -> None:
+    if packed_arrays.compiled() is None:
+        assert not merges_known(packed(["a"]), packed([]))
+        pytest.skip("the compiled core is not there")
+    rng, found = random.Random(5), []
+    for _ in range(400):
+        letters = rng.sample(["a", "b", "é", "🚀", " ", "", "\0"], rng.randint(1, 5))
+        tokens = list(dict.fromkeys(letters + [one + other for one in letters for other in letters]))
+        merges = [f"{one} {other}" for one in letters for other in letters if one]
+        rng.shuffle(tokens)
+        for changed in (tokens, merges):
+            if changed and rng.random() < 0.3:
+                changed[rng.randrange(len(changed))] = rng.choice(["a", "ab", "b c d", "nothing", ""])
+        found.append(hold(tokens, merges))
+        assert merges_known(packed(tokens), packed(merges)) == found[-1]
+    assert 50 < sum(found) < 350
+
+
+def test_merges_that_are_made_to_take_long_are_left() -> None:
+    """Tokens of one place in the table: the walk ends, and others look at them."""
+    core = packed_arrays.compiled()
+    if core is None:
+        pytest.skip("the compiled core is not there")
+    tokens, places = [], {}
+    for number in range(2**17):
+        text = str(number)
+        hashed = 0xCBF29CE484222325
+        for byte in text.encode():
+            hashed = (hashed ^ byte) * 0x100000001B3 % 2**64
+        places.setdefault((hashed ^ hashed >> 32) % 2048 // 8, []).append(text)
+    tokens = [text for texts in sorted(places.values(), key=len)[-4:] for text in texts][:1000]
+    assert not merges_known(packed(tokens), packed([]))
+    assert merges_known(packed([str(number) for number in range(1000)]), packed([]))
 
 
 def test_pairs_of_pieces_are_all_that_make_them(core: None) -> None:

@@ -9,7 +9,8 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.quantization import GroupedLinear, online_quantization
 from sgl.runtime.quantization.calibration_statistics import InputHessian
-from sgl.runtime.quantization.online_quantization import FORMS, requantized, rounded
+from sgl.runtime.quantization.online_quantization import requantized, rounded
+from sgl.runtime.quantization.weight_forms import FORMS
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -125,7 +125,8 @@ static PyMethodDef methods[] = {
     FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend), FAST(combine), ONE(learn), ONE(memory),
     FAST(seq), FAST(alt), ONE(nullable), ONE(calls), ONE(left_calls), FAST(substitute), FAST(may_be_empty), FAST(may_end),
     FAST(size), FAST(read_lark), FAST(find_texts), FAST(texts_of), FAST(halves_of),
-    FAST(cuts_of), FAST(pieces), ONE(pieces_size), FAST(piece_end), FAST(add_pieces), {NULL, NULL, 0, NULL}};
+    FAST(cuts_of), FAST(merges_known), FAST(pieces), ONE(pieces_size), FAST(piece_end), FAST(add_pieces),
+    {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {
     .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core.", .m_size = -1, .m_methods = methods};

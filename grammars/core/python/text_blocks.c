@@ -191,3 +191,91 @@ INTERNAL PyObject *py_cuts_of(PyObject *self, PyObject *const *args, Py_ssize_t 
         if (add_cut(found, known, piece, cut, length)) Py_CLEAR(found);
     return found;
 }
+
+/* Texts by their bytes. slots: indices of texts, -1 for none.  steps: that lookups may still take. */
+typedef struct {
+    const TextBlock *texts;
+    int32_t *slots;
+    uint64_t mask;
+    Py_ssize_t steps;
+} TextTable;
+
+enum { STEPS_OF_EACH = 32 };
+
+static uint64_t hash_bytes(uint64_t hash, const char *text, Py_ssize_t length) {
+    for (Py_ssize_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3ULL;
+    return hash;
+}
+
+/* The slot of the text that is made of two; an empty one where there is no such text, NULL where steps have run out. */
+static int32_t *slot_of(TextTable *table, const char *left, Py_ssize_t first, const char *right, Py_ssize_t second) {
+    const uint64_t hash = hash_bytes(hash_bytes(0xCBF29CE484222325ULL, left, first), right, second);
+    for (uint64_t at = (hash ^ hash >> 32) & table->mask; table->steps-- > 0; at = (at + 1) & table->mask) {
+        int32_t *slot = table->slots + at;
+        if (*slot < 0) return slot;
+        Py_ssize_t length;
+        const char *text = text_at(table->texts, *slot, &length);
+        if (length == first + second && !memcmp(text, left, (size_t)first) && !memcmp(text + first, right, (size_t)second))
+            return slot;
+    }
+    return NULL;
+}
+
+static int has_text(TextTable *table, const char *left, Py_ssize_t first, const char *right, Py_ssize_t second) {
+    const int32_t *slot = slot_of(table, left, first, right, second);
+    return slot && *slot >= 0;
+}
+
+/* 0 where a text is there twice, or steps have run out. */
+static int fill_text_table(TextTable *table) {
+    memset(table->slots, 0xFF, (table->mask + 1) * sizeof(int32_t));
+    for (Py_ssize_t i = 0; i < table->texts->count; i++) {
+        Py_ssize_t length;
+        const char *text = text_at(table->texts, i, &length);
+        int32_t *slot = slot_of(table, text, length, text, 0);
+        if (!slot || *slot >= 0) return 0;
+        *slot = (int32_t)i;
+    }
+    return 1;
+}
+
+static int are_known_pairs(TextTable *table, const TextBlock *pairs) {
+    for (Py_ssize_t i = 0; i < pairs->count; i++) {
+        Py_ssize_t length;
+        const char *left = text_at(pairs, i, &length);
+        const char *space = length > 1 ? memchr(left + 1, ' ', (size_t)length - 1) : NULL;
+        if (!space) return 0;
+        const Py_ssize_t first = space - left, second = length - first - 1;
+        if (!has_text(table, left, first, left, 0) || !has_text(table, space + 1, second, left, 0) ||
+            !has_text(table, left, first, space + 1, second))
+            return 0;
+    }
+    return 1;
+}
+
+/* 1 if it holds, 0 if not, -1 without memory. */
+static int merges_hold(const TextBlock *texts, const TextBlock *pairs) {
+    uint64_t size = 16;
+    while (size < 2 * (uint64_t)texts->count) size *= 2;
+    TextTable table = {texts, malloc(size * sizeof(int32_t)), size - 1, STEPS_OF_EACH * (16 + texts->count + 3 * pairs->count)};
+    if (!table.slots) return -1;
+    const int found = fill_text_table(&table) && are_known_pairs(&table, pairs);
+    free(table.slots);
+    return found;
+}
+
+/* merges_known(data, places, pairs, pair_places): whether all texts differ, and both halves of each pair, see `halves_of`, are
+   such texts, together too. False also where that takes many steps, which texts may be made for. */
+INTERNAL PyObject *py_merges_known(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    TextBlock texts, pairs;
+    if (check_count(count, 4) || open_block(&texts, args[0], args[1])) return NULL;
+    if (open_block(&pairs, args[2], args[3])) return close_block(&texts), NULL;
+    int found;
+    Py_BEGIN_ALLOW_THREADS
+    found = merges_hold(&texts, &pairs);
+    Py_END_ALLOW_THREADS
+    close_block(&texts);
+    close_block(&pairs);
+    return found < 0 ? PyErr_NoMemory() : PyBool_FromLong(found);
+}

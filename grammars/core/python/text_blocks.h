@@ -9,5 +9,6 @@ INTERNAL PyObject *py_find_texts(PyObject *self, PyObject *const *args, Py_ssize
 INTERNAL PyObject *py_texts_of(PyObject *self, PyObject *const *args, Py_ssize_t count);
 INTERNAL PyObject *py_halves_of(PyObject *self, PyObject *const *args, Py_ssize_t count);
 INTERNAL PyObject *py_cuts_of(PyObject *self, PyObject *const *args, Py_ssize_t count);
+INTERNAL PyObject *py_merges_known(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 #endif

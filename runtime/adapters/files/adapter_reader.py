@@ -19,8 +19,9 @@ from ...loading.gguf_files.gguf_model import is_gguf
 from ...loading.load_plan import renamed
 from ...loading.model_files.bounded_json import read_json
 from ...loading.tensor_files.pickle_tensors import pickle_source
-from ...loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
 from ...loading.tensor_files.tensor_source import FileWeightSource, WeightSource, safetensors
+from ...loading.tensor_files.torch_dtypes import DTYPES
 from ...memory.huge_pages import huge_page_tensor
 from ...models.spec.model_spec import ModelSpec
 from ..adapter import Adapter, AdapterPacker

@@ -13,7 +13,7 @@ from .stage_steps import StageSteps
 if TYPE_CHECKING:
     import torch
 
-    from ...attention.attention_backend import AttentionBackend
+    from ...attention.backend_protocols import AttentionBackend
     from ...parallel.cuda_collectives import CudaCollectives
     from ...parallel.pp.pipeline_links import StageLinks
     from ...parallel.workers.gpu_progress import GpuProgress

@@ -84,15 +84,6 @@ def supports_state(memory: Tensor) -> bool:
     )
 
 
-def supports_convolution(width: int, activation: str | None) -> bool:
-    """Whether they have such a convolution."""
-    return (
-        cpu_kernels.kernels is not None
-        and width <= cpu_kernels.kernels.MOST_SEEN
-        and (activation is None or activation in cpu_kernels.ACTIVATIONS)
-    )
-
-
 def advance(inputs: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
     """`LinearAttention.scan` from the slots `read` into the slots `write`, int64 [S]; [T, heads, value] float32.
 

@@ -19,8 +19,8 @@ from sgl.grammars.tokens.packed_arrays import LENGTH, PackedArray, PackedNumbers
 
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
-from ...quantization.readers.gguf_blocks import BLOCKS, REFUSED, unsupported
-from ..tensor_files.safetensors_header import FLOATS, StoredTensor, damaged_file_error
+from ...quantization.readers.gguf_block_kinds import BLOCKS, REFUSED, unsupported
+from ..tensor_files.safetensors_header import ITEM_SIZES, StoredTensor, damaged_file_error
 from .kept_headers import kept_header
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -329,7 +329,7 @@ def _placed(described: dict[str, tuple[str, list[int], int]], begin: tuple[int, 
 
 def _stored(described: dict[str, tuple[str, list[int], int]], begin: int) -> Iterator[StoredTensor]:
     for name, (kind, shape, offset) in described.items():
-        elements, size = (BLOCKS[kind].elements, BLOCKS[kind].bytes) if kind in BLOCKS else (1, FLOATS[kind].itemsize)
+        elements, size = (BLOCKS[kind].elements, BLOCKS[kind].bytes) if kind in BLOCKS else (1, ITEM_SIZES[kind])
         if shape[-1] % elements:
             raise ValueError(
                 f"tensor {shown(name)} of kind {kind} has rows of {shape[-1]:,} numbers, no multiple of {elements}"

@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ...errors import ConfigError
-from ...layers.rotary_embedding import RopeParameters, frequencies
+from ...layers.rope_parameters import RopeParameters, exact_frequencies
 from ...models.spec.json_fields import JsonFields, shown
 
 ORIGINAL = "rope.scaling.original_context_length"
@@ -125,8 +122,7 @@ def _exactly(keys: JsonFields, factors: list[float]) -> dict[str, Any]:
 def _llama3(keys: JsonFields, factors: list[float], turned: int, theta: float) -> dict[str, Any] | None:
     """The parameters of Llama 3.1 that give these factors, so that the frequencies are those of its other
     checkpoints."""
-    said, stored = keys.optional(ORIGINAL, int), torch.tensor(factors)
-    plain = frequencies(RopeParameters(theta, turned, turned))
+    said, plain = keys.optional(ORIGINAL, int), exact_frequencies(RopeParameters(theta, turned, turned))
     for original, low, high in product((said,) if said else PUBLISHED, (1.0,), (4.0,)):
         rope = RopeParameters(
             theta,
@@ -138,7 +134,7 @@ def _llama3(keys: JsonFields, factors: list[float], turned: int, theta: float) -
             low_freq_factor=low,
             high_freq_factor=high,
         )
-        if _close(plain / frequencies(rope), stored):
+        if all(map(_close, plain, exact_frequencies(rope), factors)):
             return {
                 "rope_type": "llama3",
                 "factor": max(factors),
@@ -149,5 +145,5 @@ def _llama3(keys: JsonFields, factors: list[float], turned: int, theta: float) -
     return None
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=4 * CLOSE, atol=0.0)
+def _close(plain: float, scaled: float, factor: float) -> bool:
+    return math.isclose(plain / scaled, factor, rel_tol=4 * CLOSE)

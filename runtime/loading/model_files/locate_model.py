@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from ...errors import CheckpointError, ConfigError
 from ..gguf_files.gguf_model import is_gguf
-from ..remote import fetch_model, is_url
+from ..remote.remote_store import is_url
 from .choose_weight_files import chosen_gguf
 from .hub_download import HubModelId, snapshot
 
@@ -35,7 +34,11 @@ def resolve_model(name: str | Path, weights: bool = True, load_format: str = "au
             "go into update_weights of an engine that runs"
         )
     if isinstance(name, str) and is_url(name):
-        return fetch_model(name) if (local := _file_url(name)) is None else resolve_model(local, weights, load_format)
+        if (local := _file_url(name)) is not None:
+            return resolve_model(local, weights, load_format)
+        from ..remote.remote_model_folder import fetch_model
+
+        return fetch_model(name)
     path = Path(name).expanduser()
     if path.is_dir():
         return _in_directory(path)
@@ -58,6 +61,8 @@ def _file_url(url: str) -> Path | None:
         return None
     if parts.netloc not in ("", "localhost"):
         raise CheckpointError(f"{url}: a file's URL has three slashes, file:///path, or names localhost")
+    from urllib.request import url2pathname  # which imports what fetches from the web
+
     return Path(url2pathname(parts.path))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...layers import cpu_kernels
+from ...layers import compiled_kernels
 from ...models.spec.model_spec import ModelSpec
 from ..model_files.model_directory import QUANTIZATION_FILES
 
@@ -48,14 +48,14 @@ def entry_key(
 
 def machine() -> dict[str, Any]:
     """What the kernels found here, and the torch that computes while weights are packed."""
-    levels = {name: value for name, value in vars(cpu_kernels.kernels).items() if isinstance(value, int)}
-    return levels | {"amx": cpu_kernels.AMX, "torch": torch.__version__}
+    levels = {name: value for name, value in vars(compiled_kernels.kernels).items() if isinstance(value, int)}
+    return levels | {"amx": compiled_kernels.AMX, "torch": torch.__version__}
 
 
 @cache
 def code_digest() -> str:
     """Of the kernels and the modules that decide what is packed, and how, so of the version too. Raises OSError."""
-    files = [Path(str(cpu_kernels.kernels.__file__))]
+    files = [Path(str(compiled_kernels.kernels.__file__))]
     for room in DECIDING:
         files += sorted((RUNTIME / room).rglob("*.py"))
     whole = hashlib.blake2b(digest_size=SIZE)

@@ -23,7 +23,7 @@ from ...quantization.quantized_transform import QuantizedLayerCount, Transform
 from ...quantization.readers import TensorHeader
 from ..load_plan import targets_of
 from ..sharded_state import PREFIX
-from ..tensor_files.tensor_source import NAMES
+from ..tensor_files.memory_source import NAMES
 from .entry_file import CachedEntry, EntryContents, PlacedTensors
 
 SMALL = 2**16  # numbers of a tensor that sealing may write into

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from ...layers import cpu_kernels
-from ..tensor_files.safetensors_header import DTYPES
-from ..tensor_files.tensor_source import NAMES
+from ..tensor_files.memory_source import NAMES
+from ..tensor_files.torch_dtypes import DTYPES
 from .content_digest import DIGEST, DamagedEntryError, PieceDigest
 
 MAGIC = b"sglpack\n"

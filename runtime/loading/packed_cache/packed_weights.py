@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sgl.common.file_cache import FileCache, cache_folder, caches_are_off, most_bytes
+from sgl.common.file_cache import FileCache, caches_are_off
 
 from ...errors import CheckpointError
 from ...layers import cpu_kernels
@@ -26,15 +26,11 @@ from .cached_weights import LoadRecorder, load_cached
 from .content_digest import DamagedEntryError
 from .entry_file import CachedEntry, EntryContents, read_entry, write_entry
 from .known_sources import SourceIdentity, known_digest, note_digest
+from .packed_cache_folder import packed_cache
 
 log = logging.getLogger("sgl.runtime")
-FOLDER, SUFFIX = "packed", ".weights"
+SUFFIX = ".weights"
 LEAST = 4 * 2**20  # bytes of a checkpoint that take long enough to pack
-
-
-def packed_cache() -> FileCache:
-    """Of this user. Raises OSError."""
-    return FileCache(cache_folder() / FOLDER, most_bytes())
 
 
 class PackedWeights:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from ...models.spec.json_fields import shown
 from ..tensor_files.safetensors_header import SafetensorsHeader, StoredTensor, damaged_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RangeSource:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import CheckpointError, brief
 from ...models.spec.json_fields import shown
-from .tensor_source import MemoryWeightSource
+from .memory_source import MemoryWeightSource
 
 MOST_PICKLE = 16 * 2**20  # bytes of what describes the tensors
 BEFORE_TENSORS = 5  # pickles of a file that torch wrote before 1.6

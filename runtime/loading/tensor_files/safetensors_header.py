@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-import torch
-
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
 from ..model_files.bounded_json import parse_object
@@ -18,21 +16,25 @@ MOST_TENSORS = 100_000
 MOST_VALUES = 8 * MOST_TENSORS  # of JSON: a tensor of two dimensions is described by so many
 MOST_DIMENSIONS = 16
 METADATA = "__metadata__"
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-DTYPES = FLOATS | {
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "I16": torch.int16,
-    "U16": torch.uint16,
-    "I32": torch.int32,
-    "U32": torch.uint32,
-    "I64": torch.int64,
-    "U64": torch.uint64,
-    "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-}
+FLOATS = ("F64", "F32", "F16", "BF16")
+ITEM_SIZES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I8": 1,
+    "U8": 1,
+    "I16": 2,
+    "U16": 2,
+    "I32": 4,
+    "U32": 4,
+    "I64": 8,
+    "U64": 8,
+    "BOOL": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+}  # bytes of a number
 
 
 class StoredTensor(NamedTuple):
@@ -134,8 +136,8 @@ def _are_sizes(values: Any) -> TypeGuard[list[int]]:
 def _check(tensors: list[StoredTensor], begin: int, size: int) -> None:
     """The tensors fill the file without holes, each with the bytes that its shape needs."""
     for tensor in tensors:
-        known = DTYPES.get(tensor.dtype)
-        if known is not None and tensor.stop - tensor.start != math.prod(tensor.shape) * known.itemsize:
+        item = ITEM_SIZES.get(tensor.dtype)
+        if item is not None and tensor.stop - tensor.start != math.prod(tensor.shape) * item:
             raise ValueError(
                 f"tensor {shown(tensor.name)} has {tensor.stop - tensor.start:,} bytes for {tensor.dtype} "
                 f"{tensor.shape}"

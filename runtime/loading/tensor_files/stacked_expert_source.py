@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...models.spec.model_spec import ExpertsSpec, ModelSpec
 from ...models.spec.tensor_names import TensorNames
 from .safetensors_header import StoredTensor
 from .tensor_source import WeightSource
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class _ExpertCut(NamedTuple):

@@ -14,7 +14,8 @@ from ...layers import cpu_kernels
 from ...layers.linear_layers import BlockedLinear, Linear
 from ..executor_protocols import ExpertPlacement
 from ..reference.reference_experts import ReferenceExperts
-from ..spec.model_spec import ExpertsSpec, GatedFFNSpec, PlainFFNSpec
+from ..spec.model_spec import GatedFFNSpec, PlainFFNSpec
+from .cpu_support import mixture_refusal
 
 AT_ONCE = 512  # rows, whose pairs with experts take memory that a thread keeps
 EXPERTS = np.dtype(
@@ -34,21 +35,6 @@ EXPERTS = np.dtype(
 )
 
 
-def refusal(part: ExpertsSpec) -> str | None:
-    """Why the kernels do not support a mixture, whatever its weights become, for people; None: they support it."""
-    if part.router.score == "mixer":
-        return "experts chosen one after the other (PhiMoE)"
-    if part.weighs_input:
-        return "experts whose inputs are weighed (Llama 4)"
-    networks = [part.expert, *([part.shared] if part.shared else [])]
-    if not all(isinstance(each, GatedFFNSpec) and each.scale == each.out_scale == 1 for each in networks):
-        return "experts without a gate, or with multipliers inside"
-    if part.latent is not None:
-        return "experts after a projection"
-    strange = next((each.activation for each in networks if each.activation not in cpu_kernels.ACTIVATIONS), None)
-    return None if strange is None else f"activation {strange!r}"
-
-
 class ExpertsStruct:
     """For a part whose products stay as they are; keeps alive the tensors that the kernels read."""
 
@@ -65,7 +51,7 @@ class ExpertsStruct:
         """None if the kernels do not support it."""
         there = (
             cpu_kernels.can_compute(part.dtype, part.device)
-            and refusal(part.part) is None
+            and mixture_refusal(part.part) is None
             and not (part.spread and part.spread.ordered)
         )
         blocked = there and all(isinstance(getattr(*place), BlockedLinear) for place in part.products())

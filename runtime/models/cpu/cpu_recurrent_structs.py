@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from ..reference.reference_mamba1 import ReferenceMamba1
 from ..reference.reference_mamba2 import ReferenceMamba2
 from ..reference.reference_recurrence import ReferenceConvolution
 from ..reference.reference_short_conv import ReferenceShortConv
-from ..spec.model_spec import ShortConvSpec
-from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
 
 KINDS: dict[type, int] = {ReferenceDeltaNet: 0, ReferenceMamba2: 1, ReferenceMamba1: 2, ReferenceShortConv: 3}
 RECURRENT = np.dtype(
@@ -47,20 +44,6 @@ RECURRENT = np.dtype(
     ]
 )
 RecurrentPart = ReferenceDeltaNet | ReferenceMamba2 | ReferenceMamba1 | ReferenceShortConv
-
-
-def refusal(mixer: DeltaNetSpec | Mamba1Spec | Mamba2Spec | ShortConvSpec) -> Iterator[str]:
-    """Why the compiled step does not support such a mixer, for people."""
-    activation = None if isinstance(mixer, ShortConvSpec) else mixer.activation
-    if not cpu_recurrent_kernels.supports_convolution(mixer.width, activation):
-        yield (
-            f"a convolution of {mixer.width} tokens, activation {activation!r}; the compiled kernels take up to "
-            f"{cpu_kernels.most_seen()}"
-        )
-    if isinstance(mixer, DeltaNetSpec | Mamba2Spec) and mixer.state[1].shape[1] > cpu_kernels.most_keys():
-        yield f"states of {mixer.state[1].shape[1]} keys; the compiled kernels take up to {cpu_kernels.most_keys()}"
-    if isinstance(mixer, Mamba1Spec) and mixer.size > cpu_kernels.max_channel_numbers():
-        yield f"{mixer.size} numbers a channel; the compiled kernels take up to {cpu_kernels.max_channel_numbers()}"
 
 
 class RecurrentStruct:

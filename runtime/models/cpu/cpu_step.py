@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend
+from ...attention.backend_protocols import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...layers import cpu_kernels
 from ...layers.float8_reference import FP8
@@ -85,7 +85,10 @@ class CpuStep:
     def of(cls, model: DecoderParts) -> CpuStep | None:
         """None if the kernels support no layer."""
         there = cpu_kernels.can_compute(model.dtype, model.device)
-        claimed = [there and cpu_refusal(block) is None and are_blocked(block) for block in model.layers]
+        claimed = [
+            there and cpu_refusal(block.layer, block.gate is not None) is None and are_blocked(block)
+            for block in model.layers
+        ]
         if not any(claimed):
             return None
         return cls(model, claimed)

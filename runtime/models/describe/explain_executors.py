@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...attention.attention_backend import AttentionBackend
-from ...attention.attention_by_layer import listed
-from ..layer_executors import LayerExecutorChoice
+from ...attention.attention_layout import listed
+from ..expected_executors import LayerExecutorChoice
+from ..spec.model_spec import ModelSpec
 from .describe_layers import describe_attention, describe_layer
 
 if TYPE_CHECKING:
+    from ...attention.backend_protocols import AttentionBackend
     from ..transformers_backend import AnyDecoder
 
 
@@ -44,18 +45,31 @@ def planned_layers(
 ) -> tuple[LayerGroup, ...]:
     """Of a model whose layers are to be run by `executors`."""
     layers = model.config.attention.layers
-    attends = [
-        LayerExecutorChoice("none", None) if layer is None else LayerExecutorChoice(*attention.reasons(index))
-        for index, layer in enumerate(layers)
-    ]
-    runs = [_with_attention(LayerExecutorChoice(*ran), by) for ran, (by, _) in zip(executors, attends, strict=True)]
+    attends = [None if layer is None else attention.reasons(index) for index, layer in enumerate(layers)]
     blocks = getattr(model, "layers", None)
     parts = (
         [describe_attention(layer) for layer in layers if layer is not None]
         if blocks is None
         else [describe_layer(block.layer) for block in blocks]
     )
-    return table(parts, runs, attends)
+    return _grouped(parts, executors, attends)
+
+
+def described_layers(
+    model: ModelSpec, executors: Sequence[tuple[str, str | None]], attends: Sequence[tuple[str, str | None] | None]
+) -> tuple[LayerGroup, ...]:
+    """The same of a model that is only described. attends: by layer, as `AttentionBackend.reasons` says it; None for
+    one that does not attend.
+    """
+    return _grouped([describe_layer(layer) for layer in model.layers], executors, attends)
+
+
+def _grouped(
+    parts: Sequence[str], executors: Sequence[tuple[str, str | None]], attends: Sequence[tuple[str, str | None] | None]
+) -> tuple[LayerGroup, ...]:
+    by = [LayerExecutorChoice("none", None) if each is None else LayerExecutorChoice(*each) for each in attends]
+    runs = [_with_attention(LayerExecutorChoice(*ran), name) for ran, (name, _) in zip(executors, by, strict=True)]
+    return table(parts, runs, by)
 
 
 def _with_attention(ran: LayerExecutorChoice, attention: str) -> LayerExecutorChoice:

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from ...layers.rotary_embedding import RopeParameters
-from ..decoder import Decoder
+from ...layers.rope_parameters import RopeParameters
+from ..expected_executors import LayerExecutorChoice, executors_on_cpu
 from ..families import FAMILIES
-from ..layer_executors import LayerExecutorChoice, expected_executors
 from ..spec.latent_attention_spec import LatentAttentionSpec
 from ..spec.model_spec import (
     AttentionSpec,
@@ -163,10 +160,22 @@ PARTS: dict[str, Callable[[], ModelSpec]] = {
 }
 
 
-def runs_of_parts(device: torch.device, dtype: torch.dtype) -> dict[str, LayerExecutorChoice]:
-    """The executor of a layer with each part, for a model on `device`: that of its slowest layer."""
-    found = {}
-    for name, made in PARTS.items():
-        runs = expected_executors(Decoder(made(), dtype, "meta"), device)
-        found[name] = next((ran for ran in runs if ran.why is not None), runs[0])
-    return found
+def runs_of_parts(device: str, dtype: str) -> dict[str, LayerExecutorChoice]:
+    """The executor of a layer with each part, for a model on `device`: that of its slowest layer.
+
+    device, dtype: as torch names them.
+    """
+    found = {name: executors_of(made(), device, dtype) for name, made in PARTS.items()}
+    return {name: next((ran for ran in each if ran.why is not None), each[0]) for name, each in found.items()}
+
+
+def executors_of(model: ModelSpec, device: str, dtype: str) -> list[LayerExecutorChoice]:
+    """For each layer of a model that is only described; on a CPU without torch. device, dtype: as torch names them."""
+    if device == "cpu":
+        return executors_on_cpu(model, dtype)
+    import torch
+
+    from ..decoder import Decoder
+    from ..layer_executors import expected_executors
+
+    return expected_executors(Decoder(model, getattr(torch, dtype), "meta"), torch.device(device))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ...layers.rotary_embedding import RopeParameters
+from ...layers.rope_parameters import RopeParameters
 from ..spec.json_fields import LARGEST_FLOAT, shown
 from ..spec.model_config import MOST_WIDTH, ModelConfig, every
 from ..spec.model_spec import AttentionSpec, Feedforward, GatedFFNSpec, LayerNorms, ModelSpec, RouterSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...layers.rotary_embedding import RopeParameters
+from ...layers.rope_parameters import RopeParameters
 from ..spec.model_config import ModelConfig
 from ..spec.model_spec import LayerNorms, ModelSpec, QueryTemperature
 from .family_registry import family

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...layers.rotary_embedding import RopeParameters
+from ...layers.rope_parameters import RopeParameters
 from ..spec.model_config import ModelConfig
 from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec, NormSpec, QkNormSpec, RouterSpec
 from ..spec.tensor_names import ExpertTensorNames, TensorNames

@@ -26,7 +26,8 @@ from .gpu_layers import middle_of, run_after_mixer
 from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of
 
 if TYPE_CHECKING:
-    from ...layers.rotary_embedding import RopeParameters, RotaryEmbedding
+    from ...layers.rope_parameters import RopeParameters
+    from ...layers.rotary_embedding import RotaryEmbedding
 
 
 @dataclass(frozen=True, slots=True)

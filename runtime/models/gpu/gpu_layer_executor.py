@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend
+from ...attention.backend_protocols import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...layers.float8_reference import KVScaleFactors
 from ...step.step_batch import StepBatch

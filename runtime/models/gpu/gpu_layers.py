@@ -14,7 +14,8 @@ from ...kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_sto
 from ...kernels.launch.programmatic_launch import overlaps
 from ...kernels.recurrent.output_gates import times_sigmoid
 from ...kernels.residual_norm import NormWeights
-from ...layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from ...layers.rope_parameters import RopeParameters
+from ...layers.rotary_embedding import RotaryEmbedding
 from ..reference.reference_attention import temperatures
 from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts

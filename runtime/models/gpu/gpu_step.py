@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend
+from ...attention.backend_protocols import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...kernels.embed_tokens import embed, enter_pages
 from ...kernels.gemv import gemv
@@ -23,7 +23,7 @@ from ...kernels.launch.compile_ahead import is_compiling
 from ...kernels.logit_softcap import adjust
 from ...kernels.quantized.quantized_gemm import NormedInput
 from ...kernels.residual_norm import NormWeights
-from ...layers.rotary_embedding import RopeParameters
+from ...layers.rope_parameters import RopeParameters
 from ...step.step_batch import StepBatch
 from ..decoder_parts import DecoderParts
 from ..reference.reference_attention import ReferenceAttention

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.attention_by_layer import listed
+from ...attention.attention_layout import listed
 from ...errors import ConfigError
 from ...kernels.experts.expert_inputs import ExpertWeights, PackedExpertWeights
 from ...layers.linear_layers import Linear

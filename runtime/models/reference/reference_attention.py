@@ -11,7 +11,8 @@ from torch import Tensor
 from ...layers.activation_functions import times_sigmoid
 from ...layers.linear_layers import Linear
 from ...layers.norm_layers import PerHeadNorm
-from ...layers.rotary_embedding import RopeParameters, rotate
+from ...layers.rope_parameters import RopeParameters
+from ...layers.rotary_embedding import rotate
 from ..spec.model_spec import AttentionSpec, QueryTemperature
 from ..spec.tensor_names import Order, TensorNames
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of

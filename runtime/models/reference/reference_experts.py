@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from ...layers import cpu_kernels
 from ..executor_protocols import ExpertPlacement, ExpertsExecutor, ExpertsSource
 from ..spec.model_spec import ExpertsSpec
-from ..spec.tensor_names import TensorNames
+from ..spec.tensor_names import TensorNames, expert_names, shared_expert_names
 from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
 from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
 from .reference_module import ReferenceModule
@@ -188,26 +187,3 @@ def _experts(
         for name in (experts[0].into, "down"):
             allocate_together([getattr(expert, name) for expert in experts], device)
     return experts
-
-
-def expert_names(names: TensorNames, index: int) -> TensorNames:
-    own = names.experts
-    both = None if own.gate_up is None else replace(own.gate_up, name=own.gate_up.name.format(index))
-    return TensorNames(
-        gate=own.gate.format(index),
-        up=own.up.format(index),
-        gate_up=both,
-        down=own.down.format(index),
-        transposed=own.transposed,
-    )
-
-
-def shared_expert_names(names: TensorNames) -> TensorNames:
-    own = names.experts
-    return TensorNames(
-        gate=own.shared_gate,
-        up=own.shared_up,
-        gate_up=own.shared_gate_up,
-        down=own.shared_down,
-        transposed=names.transposed,
-    )

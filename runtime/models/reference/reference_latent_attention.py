@@ -24,6 +24,7 @@ from ...layers.norm_layers import PerHeadNorm, RMSNorm
 from ...layers.rotary_embedding import RotaryAngles, rotate
 from ..spec.latent_attention_spec import LatentAttentionSpec
 from ..spec.tensor_names import TensorNames
+from ..spec.weight_shapes import latent_ups
 from ..spec.weight_targets import WeightTarget, matrix, norm_for, weight_of
 from .reference_attention import temperatures
 from .reference_indexer import ReferenceIndexer
@@ -60,7 +61,7 @@ class ReferenceLatentAttention(ProjectedMixer):
         self.query = matrix(self.query_width, few or hidden, False, False, *made)
         self.latent = matrix(part.rank + part.turned, hidden, part.bias, False, *made)
         self.norm = RMSNorm(part.rank, part.norm.eps, device, part.norm.offset)
-        self.up = [torch.empty(shape, dtype=dtype, device=device) for shape in _ups(part, names)]
+        self.up = [torch.empty(shape, dtype=dtype, device=device) for shape in latent_ups(part, names)]
         self.output = matrix(hidden, part.heads * part.value_dim, part.out_bias, False, *made)
         own = part.own_indexer
         self.indexer = None if own is None else ReferenceIndexer(own, names, hidden, few or hidden, *made)
@@ -182,13 +183,6 @@ def is_fresh(step: ReferenceStep, x: Tensor) -> bool:
     return (
         x.device.type == "cpu" and exact and min(batch.query_lens) >= FRESH and batch.query_lens == batch.context_lens
     )
-
-
-def _ups(part: LatentAttentionSpec, names: TensorNames) -> tuple[tuple[int, int], ...]:
-    """Shapes of the projections from latents to keys and values, as in the files."""
-    if names.latent.halves is None:
-        return ((part.heads * (part.dim + part.value_dim), part.rank),)
-    return (part.heads * part.rank, part.dim), (part.heads * part.value_dim, part.rank)
 
 
 def _by_head(part: LatentAttentionSpec, up: list[Tensor]) -> tuple[Tensor, Tensor]:

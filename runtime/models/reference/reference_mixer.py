@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend
+from ...attention.backend_protocols import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory, StepStates
 from ...layers.linear_layers import Linear
-from ...layers.rotary_embedding import RopeParameters, RotaryAngles
+from ...layers.rope_parameters import RopeParameters
+from ...layers.rotary_embedding import RotaryAngles
 from ...step.step_batch import StepBatch
 from ..spec.weight_targets import WeightTarget
 from .reference_module import ReferenceModule

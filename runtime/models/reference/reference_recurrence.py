@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...cache.recurrent_state_memory import StepStates
+from ...layers import compiled_kernels
 from ...layers.activation_functions import ACTIVATIONS
 from ...layers.recurrent import (
     LinearAttention,
@@ -45,7 +46,7 @@ class ReferenceConvolution(ReferenceModule):
         self.loaded = torch.empty(channels, 1, width, dtype=torch.float32, device=device)
         self.bias = torch.empty(channels, dtype=torch.float32, device=device) if bias else None
         self.activation = activation
-        self._compiled = cpu_recurrent_kernels.supports_convolution(width, activation)
+        self._compiled = compiled_kernels.supports_convolution(width, activation)
 
     def places(self, name: str) -> Iterator[WeightTarget]:
         yield WeightTarget(f"{name}.weight", self.loaded)

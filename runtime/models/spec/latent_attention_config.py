@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ...layers.rotary_embedding import RopeParameters
+from ...layers.rope_parameters import RopeParameters
 from .latent_attention_spec import IndexerSpec, LatentAttentionSpec
 from .model_config import MOST_WIDTH, ModelConfig
 from .model_spec import NormSpec

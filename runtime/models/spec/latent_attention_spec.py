@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...attention.attention_layout import LayerAttention
-from ...layers.rotary_embedding import RopeParameters
-from ...step.rank_rows import RankRowShare
+from ...layers.rope_parameters import RopeParameters
+from ...step.rank_row_share import RankRowShare
 from .layer_part_specs import NormSpec, QueryTemperature
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
 from ...errors import ConfigError
-from ...layers.rotary_embedding import RopeParameters
+from ...layers.rope_parameters import RopeParameters
 from .json_fields import EMPTY, JsonFields, shown
 from .model_spec import (
     Activation,

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ...attention.attention_layout import AttentionLayout, LayerAttention
-from ...cache.recurrent_state_memory import RecurrentStateShape
-from ...layers.rotary_embedding import RopeParameters
-from ...step.rank_rows import RankRowShare
+from ...cache.recurrent_state_shape import RecurrentStateShape
+from ...layers.rope_parameters import RopeParameters
+from ...step.rank_row_share import RankRowShare
 from .latent_attention_spec import LatentAttentionSpec
 from .layer_part_specs import Activation as Activation
 from .layer_part_specs import NormSpec as NormSpec

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...cache.recurrent_state_memory import RecurrentStateShape
+from ...cache.recurrent_state_shape import RecurrentStateShape
 from .layer_part_specs import Activation, NormSpec
 
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ...layers.rotary_embedding import RopeParameters, frequencies
+from ...layers.rope_parameters import RopeParameters, exact_frequencies
 from .json_fields import LARGEST, JsonFields, shown
 
 RENAMED = {"su": "longrope", "mrope": "default"}  # for text all axes of mrope are the same
 SHARE = "partial_rotary_factor"
 THETA = "rope_theta"
+LARGEST_FLOAT32 = 3.4028234663852886e38
 OF_PICTURES = ("mrope_section", "mrope_interleaved")  # which axes of a picture turn what
 
 
@@ -71,10 +72,10 @@ def read_rope(
 def _require_turning(rope: RopeParameters, where: str, values: Mapping[str, Any]) -> None:
     """Raises ConfigError if the parameters give no usable frequencies."""
     try:
-        found = frequencies(rope)
+        found = exact_frequencies(rope)
     except (ArithmeticError, ValueError) as error:
         raise ConfigError(f"{where}={shown(values)} gives no rotation ({error}); restore these numbers") from error
-    if not bool(found.isfinite().all()) or math.isnan(rope.attention_factor):
+    if not all(abs(each) <= LARGEST_FLOAT32 for each in found) or math.isnan(rope.attention_factor):
         raise ConfigError(f"{where}={shown(values)} gives rotations that are no numbers; restore these")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...attention.attention_layout import LayerAttention
 from ...errors import ConfigError
-from ...layers.rotary_embedding import RopeParameters
+from ...layers.rope_parameters import RopeParameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 OF_MLX = ("weight", "scales", "biases")
@@ -178,3 +178,28 @@ class TensorNames:
     prefixes: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     transposed: bool = False
+
+
+def expert_names(names: TensorNames, index: int) -> TensorNames:
+    """Of one expert's network, after `TensorNames.layer`."""
+    own = names.experts
+    both = None if own.gate_up is None else replace(own.gate_up, name=own.gate_up.name.format(index))
+    return TensorNames(
+        gate=own.gate.format(index),
+        up=own.up.format(index),
+        gate_up=both,
+        down=own.down.format(index),
+        transposed=own.transposed,
+    )
+
+
+def shared_expert_names(names: TensorNames) -> TensorNames:
+    """Of the network that every token goes through."""
+    own = names.experts
+    return TensorNames(
+        gate=own.shared_gate,
+        up=own.shared_up,
+        gate_up=own.shared_gate_up,
+        down=own.shared_down,
+        transposed=names.transposed,
+    )

@@ -25,6 +25,10 @@ class WeightTarget(NamedTuple):
     start: int = 0
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.target.shape)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """[out, in], whatever the layout of its memory."""
         sizes = tuple(self.target.shape)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend, LayerAttention
+from ...attention.backend_protocols import AttentionBackend, LayerAttention
 from ...errors import ConfigError
 from ...step.step_batch import StepBatch
 

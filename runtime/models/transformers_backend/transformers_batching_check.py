@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...attention import attention_backend
-from ...attention.attention_backend import AttentionBackend
+from ...attention.backend_protocols import AttentionBackend
 from ...errors import ConfigError
 from ...step.step_batch import StepBatch
 from .transformers_attention import NAME

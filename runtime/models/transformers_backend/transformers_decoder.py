@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend
 from ...attention.attention_layout import AttentionLayout
-from ...cache.recurrent_state_memory import RecurrentStateMemory, RecurrentStateShape
+from ...attention.backend_protocols import AttentionBackend
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...cache.recurrent_state_shape import RecurrentStateShape
 from ...errors import ConfigError
 from ...step.step_batch import StepBatch
 from ..hidden_state_pooling import pooled_sums

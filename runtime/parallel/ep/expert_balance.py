@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...attention.attention_by_layer import listed
+from ...attention.attention_layout import listed
 from ...models.executor_protocols import ExpertPlacement
 from ...models.placement.expert_parallel_plan import rows_of
 from ...models.reference.reference_experts import ReferenceExperts

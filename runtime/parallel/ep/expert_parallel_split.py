@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...attention.attention_by_layer import listed
+from ...attention.attention_layout import listed
 from ...errors import ConfigError
 from ...models.decoder import Decoder
 from ...models.gpu.gpu_expert_support import PLAIN
 from ...models.gpu.gpu_support import gpu_refusal_around_mixer
 from ...models.reference.reference_block import ReferenceBlock
-from ...models.reference.reference_experts import ReferenceExperts, expert_names
+from ...models.reference.reference_experts import ReferenceExperts
 from ...models.spec.model_spec import ExpertShare, ExpertsSpec, ModelSpec
+from ...models.spec.tensor_names import expert_names
 from .expert_placement import initial_placement
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import CheckpointError, ConfigError
 from ...loading.checkpoint import OpenCheckpoint
 from ...loading.load_plan import renamed
-from ...loading.tensor_files.safetensors_header import DTYPES, StoredTensor
+from ...loading.tensor_files.safetensors_header import ITEM_SIZES, StoredTensor
 from ...loading.tensor_files.stacked_expert_source import split_stacked_experts
 from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.spec.json_fields import shown
@@ -61,7 +61,7 @@ class ShardedWeightSource:
             at += count
 
     def _columns(self, whole: StoredTensor, kept: np.ndarray, offset: int, part: Tensor) -> None:
-        size, width = DTYPES[whole.dtype].itemsize, _bytes(whole, 1)
+        size, width = ITEM_SIZES[whole.dtype], _bytes(whole, 1)
         first, last = offset // (len(kept) * size), -(-(offset + len(part)) // (len(kept) * size))
         rows = torch.empty((last - first) * width, dtype=torch.uint8)
         self._source.read(whole, first * width, rows)
@@ -73,11 +73,11 @@ class ShardedWeightSource:
 def _share(stored: StoredTensor, cut: TensorSlice) -> StoredTensor:
     shape = list(stored.shape)
     shape[cut.axis] = len(cut.kept)
-    return stored._replace(shape=shape, stop=stored.start + math.prod(shape) * DTYPES[stored.dtype].itemsize)
+    return stored._replace(shape=shape, stop=stored.start + math.prod(shape) * ITEM_SIZES[stored.dtype])
 
 
 def _bytes(stored: StoredTensor, axis: int) -> int:
-    return math.prod(stored.shape[axis:]) * DTYPES[stored.dtype].itemsize
+    return math.prod(stored.shape[axis:]) * ITEM_SIZES[stored.dtype]
 
 
 def share_of(checkpoint: OpenCheckpoint, split: TensorParallelSplit) -> OpenCheckpoint:

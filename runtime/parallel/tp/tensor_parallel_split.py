@@ -14,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 
 from ...models.reference.reference_attention import rows_in_file
-from ...models.reference.reference_experts import expert_names, shared_expert_names
 from ...models.spec.latent_attention_spec import LatentAttentionSpec
 from ...models.spec.model_spec import (
     AttentionSpec,
@@ -31,9 +30,9 @@ from ...models.spec.model_spec import (
     RouterSpec,
     attention_of,
 )
-from ...models.spec.tensor_names import TensorNames
+from ...models.spec.tensor_names import TensorNames, expert_names, shared_expert_names
 from ...models.spec.unsupported_fields import unsupported_fields
-from ...step.rank_rows import RankRowShare
+from ...step.rank_row_share import RankRowShare
 from ..ep.expert_parallel_split import ExpertParallelSplit, narrowed_expert_parallel, require_mixtures
 from . import recurrent_split
 from .recurrent_split import Recurrent

@@ -14,16 +14,11 @@ from ..quantized_weight import QuantizedWeight
 from .bit_unpacking import nibbles
 from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
-STATE = "weight.quant_state.bitsandbytes__"  # and nf4 or fp4
 BYTES = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # of the dtypes that the codes may be stored under
 LONGEST_STATE = 4096  # bytes of JSON
 LEAST = 8  # inputs in a group; blocks that cross rows make smaller ones
 ABSMAX, TABLE = "weight.absmax", "weight.quant_map"
 NESTED = "weight.nested_absmax", "weight.nested_quant_map"
-
-
-def state_of(module: QuantizedModule) -> str | None:
-    return next((name for name in module.siblings if name.startswith(STATE)), None)
 
 
 def claim(module: QuantizedModule, state: str) -> WeightReader:
@@ -52,7 +47,7 @@ def claim(module: QuantizedModule, state: str) -> WeightReader:
 
     names = ("weight", ABSMAX, TABLE, state, *(NESTED if nested else ()))
     return module.claim(
-        f"bitsandbytes, {state.removeprefix(STATE)}{', nested scales' if nested else ''}", (1, count), names, read
+        f"bitsandbytes, {state.rpartition('__')[2]}{', nested scales' if nested else ''}", (1, count), names, read
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from ..quantized_weight import QuantizedWeight
-from .gguf_blocks import BLOCKS, decode
+from .gguf_block_kinds import BLOCKS
 from .weight_reader_match import QuantizedModule, TensorHeader, WeightReader
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..quantized_weight import QuantizedWeight
 
 
 class GGUFWeightReaders:
@@ -33,6 +36,8 @@ class GGUFWeightReaders:
 
 
 def _read(kind: str, shape: tuple[int, int], tensors: Mapping[str, Tensor]) -> QuantizedWeight:
+    from .gguf_blocks import decode
+
     weight = decode(kind, tensors["weight"], shape)
     scale = tensors.get("scale")
     return weight if scale is None else replace(weight, factor=scale.float().reshape(1).expand(shape[0]).contiguous())

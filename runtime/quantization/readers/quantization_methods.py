@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
-from . import quark_reader
+from . import quark_config
 from .group_size import SIZES
 from .quantization_config import CheckpointQuantization
 
@@ -262,12 +262,12 @@ def _quark(quant_config: CheckpointQuantization) -> Notes:
     for key, known in (("weight_format", "real_quantized"), ("pack_method", "reorder")):
         if export.get(key, known) != known:
             raise quant_config.refused(f"export.{key}", export[key], f"only {known!r} is read; export it so")
-    for where, spec in quark_reader.weights(quant_config):
-        if spec.get("dtype") not in quark_reader.READ:
+    for where, spec in quark_config.weights(quant_config):
+        if spec.get("dtype") not in quark_config.READ:
             raise quant_config.refused(
                 f"{where}.dtype",
                 spec.get("dtype"),
-                f"weights of this dtype are not read; known ones: {', '.join(quark_reader.READ)}",
+                f"weights of this dtype are not read; known ones: {', '.join(quark_config.READ)}",
             )
     algorithms = quant_config.keys.get("algo_config") or []
     for each in algorithms if isinstance(algorithms, list) else [algorithms]:

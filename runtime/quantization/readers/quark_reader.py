@@ -4,22 +4,19 @@ its other dtypes are those of other formats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from . import awq_reader
 from .quantization_config import CheckpointQuantization
+from .quark_config import WHOLE, weights
 from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
-METHOD = "quark"
 CALLED = {"qweight": "weight", "qzeros": "weight_zero_point", "scales": "weight_scale"}
 OURS = {theirs: ours for ours, theirs in CALLED.items()}
-WHOLE = {"int4": 8, "uint4": 0}  # by dtype, what codes and zeros are to be moved by
-READ = ("fp8_e4m3", "fp4", "fp6_e2m3", "int8", *WHOLE)
 MIDDLE = 8
 
 
@@ -73,18 +70,3 @@ def _moved(quant_config: CheckpointQuantization, module: QuantizedModule) -> int
             "take another checkpoint",
         )
     return WHOLE[found.pop()]
-
-
-def weights(quant_config: CheckpointQuantization) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What the configuration says of weights, and where."""
-    places: list[tuple[str, object]] = [("global_quant_config", quant_config.keys.get("global_quant_config"))]
-    for key in ("layer_quant_config", "layer_type_quant_config"):
-        places += [(f"{key}.{name}", each) for name, each in quant_config.table(key).items()]
-    for where, each in places:
-        if isinstance(each, Mapping) and each.get("weight") is not None:
-            spec = each["weight"]
-            if not isinstance(spec, Mapping):
-                raise quant_config.refused(
-                    f"{where}.weight", spec, "weights that are rounded in two stages are not read; export them in one"
-                )
-            yield f"{where}.weight", spec

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...errors import CheckpointError
-from ..quantized_weight import QuantizedWeight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..quantized_weight import QuantizedWeight
 
 FLOATS = ("F32", "F16", "BF16")
 BESIDE = ("bias", "k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point")  # that belong to no weight
@@ -27,7 +29,7 @@ OF_ACTIVATIONS = (
 )
 
 Shape = tuple[int, ...]
-Read = Callable[[Mapping[str, Tensor]], QuantizedWeight]
+Read: TypeAlias = "Callable[[Mapping[str, Tensor]], QuantizedWeight]"
 
 
 class TensorHeader(NamedTuple):

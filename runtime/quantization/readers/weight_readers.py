@@ -6,32 +6,20 @@ The headers decide; the configuration gives parameters, its ignore lists are not
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from . import (
-    awq_reader,
-    bitsandbytes_reader,
-    compressed_tensors_reader,
-    float4_reader,
-    float8_reader,
-    gptq_reader,
-    hqq_reader,
-    int8_reader,
-    mlx_reader,
-    modelopt_reader,
-    quark_reader,
-    torchao_reader,
-)
 from .compressed_tensors_schemes import schemes
-from .input_scales import scaled, without
 from .kv_scale_reader import other_kind
 from .quantization_config import CheckpointQuantization
 from .quantization_methods import checkpoint_quantization_of, notes_of
+from .quark_config import METHOD as QUARK
 from .weight_reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 OF_INPUTS = "pre_quant_scale"  # ModelOpt's
+BITSANDBYTES = "weight.quant_state.bitsandbytes__"  # and nf4 or fp4
 SIGNS = (
     "weight_scale",
     "weight_scale_inv",
@@ -89,6 +77,8 @@ class WeightReaders:
         """
         found = QuantizedModule(module, siblings)
         if found.has(OF_INPUTS):
+            from .input_scales import scaled, without
+
             inner = self.claim(module, without(found, OF_INPUTS).siblings)
             return None if inner is None else scaled(found, OF_INPUTS, inner)
         claim = self._by_names(found) or self._by_dtype(found)
@@ -99,39 +89,41 @@ class WeightReaders:
     def _by_names(self, module: QuantizedModule) -> WeightReader | None:
         """Formats that have a special name for the codes."""
         if module.dtype("weight_packed") == "I32":
-            return compressed_tensors_reader.claim(module, self._schemes)
+            return _reader("compressed_tensors").claim(module, self._schemes)
         if module.has("weight_packed", "weight_scale"):
-            return float4_reader.claim(module, "weight_packed")
+            return _reader("float4").claim(module, "weight_packed")
         if module.has("qweight", "qzeros", "scales"):
-            return (awq_reader if _along_outputs(module) else gptq_reader).claim(module, self._quantization)
+            return _reader("awq" if _along_outputs(module) else "gptq").claim(module, self._quantization)
         if module.has("blocks", "scales"):
-            return float4_reader.claim_blocks(module)
+            return _reader("float4").claim_blocks(module)
         if module.has("_weight_qdata"):
-            return torchao_reader.claim(
+            return _reader("torchao").claim(
                 module, self._blocks, self._metadata.get(f"{module.name}.weight"), self._quantization.rounds_rows()
             )
-        if state := bitsandbytes_reader.state_of(module):
-            return bitsandbytes_reader.claim(module, state)
-        return hqq_reader.claim(module) if module.has("W_q") else None
+        if state := next((name for name in module.siblings if name.startswith(BITSANDBYTES)), None):
+            return _reader("bitsandbytes").claim(module, state)
+        return _reader("hqq").claim(module) if module.has("W_q") else None
 
     def _by_dtype(self, module: QuantizedModule) -> WeightReader | None:
         """Formats that call them weight."""
         dtype = module.dtype("weight")
-        if dtype == "I32" and module.has("weight_scale") and self._quantization.method == quark_reader.METHOD:
-            return quark_reader.claim(module, self._quantization)
+        if dtype == "I32" and module.has("weight_scale") and self._quantization.method == QUARK:
+            return _reader("quark").claim(module, self._quantization)
         if dtype == "U32" and module.has("scales"):
-            return mlx_reader.claim(module, self._quantization)
+            return _reader("mlx").claim(module, self._quantization)
         if dtype == "U8" and module.has("weight_scale"):
-            return (
-                modelopt_reader.claim(module)
-                if module.dtype("weight_scale") in FLOATS
-                else float4_reader.claim(module, "weight")
-            )
+            plain = module.dtype("weight_scale") in FLOATS
+            return _reader("modelopt").claim(module) if plain else _reader("float4").claim(module, "weight")
         if dtype == "I8" and module.has("SCB"):
-            return int8_reader.claim_bitsandbytes(module)
+            return _reader("int8").claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):
-            return int8_reader.claim(module, self._quantization.rounds_rows(), self._schemes)
-        return float8_reader.claim(module, self._blocks) if dtype.startswith("F8_") else None
+            return _reader("int8").claim(module, self._quantization.rounds_rows(), self._schemes)
+        return _reader("float8").claim(module, self._blocks) if dtype.startswith("F8_") else None
+
+
+def _reader(form: str) -> Any:
+    """The module of a format; none is imported before a weight needs it, since all import torch."""
+    return import_module(f"{__package__}.{form}_reader")
 
 
 def _along_outputs(module: QuantizedModule) -> bool:

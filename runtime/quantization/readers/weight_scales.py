@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from .weight_reader_match import QuantizedModule, Shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ScaleBlock(NamedTuple):
@@ -54,6 +54,8 @@ def plain(scale: Tensor) -> Tensor:
     """A scale in a dtype of `QuantizedWeight`, without rounding: exponents in bfloat16, e4m3 in float16, the others as
     they are.
     """
+    import torch
+
     if scale.dtype in (torch.uint8, torch.float8_e8m0fnu):
         return _powers().to(scale.device)[scale.view(torch.uint8).int()]
     return scale.half() if scale.dtype == torch.float8_e4m3fn else scale
@@ -62,4 +64,6 @@ def plain(scale: Tensor) -> Tensor:
 @cache
 def _powers() -> Tensor:
     """bfloat16 [256]: 2^(byte - 127); the last one is NaN. float16 ends at 2^15."""
+    import torch
+
     return torch.tensor([*(2.0 ** (byte - 127) for byte in range(255)), float("nan")]).bfloat16()

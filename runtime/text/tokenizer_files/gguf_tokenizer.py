@@ -13,14 +13,14 @@ import numpy as np
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 from tokenizers import Tokenizer as Backend
 
-from sgl.grammars.tokens.packed_arrays import PackedArray, PackedNumbers, PackedTexts, halves_of
+from sgl.grammars.tokens.packed_arrays import PackedArray, PackedNumbers, PackedTexts, halves_of, merges_known
 from sgl.runtime.common.garbage_collection import collector_off
 from sgl.runtime.errors import ConfigError, brief
 
 from ..chat_templates.chat_template_files import given_source
 from ..chat_templates.hf_chat_template import BadTemplate
-from ..tokenizer import Tokenizer
-from .gguf_pre_tokenizers import normalizer, pre_tokenizer, pre_tokenizer_rules
+from ..tokenizer import Tokenizer, compiled_templates
+from .gguf_pre_tokenizers import PreTokenizerRules, normalizer, pre_tokenizer, pre_tokenizer_rules
 from .sentencepiece_file import BPE, SPACE, PieceKind, SentencePiece, SentencePieceFile, backend_of
 from .tokenizer_file_checks import LONGEST, SHOWN, require_little_growth, wrong
 from .tokenizer_files import MOST_JSON, MOST_TOKENS, TokenizerFiles, put_before
@@ -28,6 +28,7 @@ from .tokenizer_files import MOST_JSON, MOST_TOKENS, TokenizerFiles, put_before
 T = TypeVar("T")
 
 BEGIN = "tokenizer.ggml."
+BY_MERGES = ("gpt2", "gemma4")  # kinds whose merges are listed
 TEMPLATE, WHOLE = "tokenizer.chat_template", "tokenizer.huggingface.json"
 NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 ENDS = ("eos", "eot", "eom")
@@ -80,15 +81,36 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
         ) from error
 
 
+def plain_summary(metadata: Mapping[str, Any], where: str) -> tuple[int, bool] | None:
+    """How many tokens the tokenizer has, and whether it has a chat template, without making it.
+
+    None: it must be made to know, since it is of a kind that is not looked through here, or would be refused.
+    """
+    keys = _TokenizerKeys(metadata, where)
+    texts, merges, kind = metadata.get(f"{BEGIN}tokens"), metadata.get(f"{BEGIN}merges"), metadata.get(f"{BEGIN}model")
+    if WHOLE in metadata or kind not in BY_MERGES:
+        return None
+    if not (isinstance(texts, PackedTexts) and isinstance(merges, PackedTexts) and merges_known(texts, merges)):
+        return None
+    try:
+        words = _rules(keys, kind)
+        keys.bos(words.bos)
+        if any(len(keys.tokens[i]) > LONGEST for i in keys.ids_of(*ADDED)):
+            return None
+        _end_ids(keys)
+        return len(keys.tokens), "default" in compiled_templates(_config(keys))
+    except ConfigError:
+        return None
+
+
 def _read(keys: _TokenizerKeys) -> TokenizerFiles:
-    """config: the contents of the file's tokenizer_config.json."""
     vocabulary: dict[str, int] | None = None
     kind, where = keys.one("model", str), keys.where
     if (saved := keys.metadata.get(WHOLE)) is not None:
         backend = _saved(saved, where)
-    elif kind in ("gpt2", "gemma4"):
+    elif kind in BY_MERGES:
         vocabulary = keys.vocabulary()
-        backend = _by_merges(keys, vocabulary, "gemma4" if kind == "gemma4" else keys.one("pre", str))
+        backend = _by_merges(keys, vocabulary, _rules(keys, kind))
     elif kind == "llama":
         backend, vocabulary = _sentencepiece(keys)
     else:
@@ -97,8 +119,13 @@ def _read(keys: _TokenizerKeys) -> TokenizerFiles:
             f"{where}: tokenizer.ggml.model={str(kind)[:80]!r}{what} is not supported; supported are gpt2, llama and "
             f"gemma4: {REMEDY}"
         )
+    return TokenizerFiles(backend, _config(keys), vocabulary)
+
+
+def _config(keys: _TokenizerKeys) -> dict[str, Any]:
+    """The contents of the file's tokenizer_config.json."""
     config: dict[str, Any] = {ours: token for name, ours in NAMED.items() if (token := keys.token(name)) is not None}
-    return TokenizerFiles(backend, config | _templates(keys.metadata, where), vocabulary)
+    return config | _templates(keys.metadata, keys.where)
 
 
 def end_ids(metadata: Mapping[str, Any], where: str) -> list[int]:
@@ -212,9 +239,14 @@ def _quoted(value: Any) -> Any:
 # merges that are listed
 
 
-def _by_merges(keys: _TokenizerKeys, vocabulary: dict[str, int], pre: str | None) -> Backend:
-    words = pre_tokenizer_rules(pre, keys.where)
+def _rules(keys: _TokenizerKeys, kind: str) -> PreTokenizerRules:
+    """How texts are cut into words. kind: one of BY_MERGES."""
+    words = pre_tokenizer_rules("gemma4" if kind == "gemma4" else keys.one("pre", str), keys.where)
     keys.all("scores", float, len(keys.tokens))  # merges need none, but a list that is wrong is damage
+    return words
+
+
+def _by_merges(keys: _TokenizerKeys, vocabulary: dict[str, int], words: PreTokenizerRules) -> Backend:
     if (merges := keys.merges()) is None:
         raise ConfigError(
             f"{keys.where}: there is no key {BEGIN}merges, so words would fall apart into single bytes; {REMEDY}"

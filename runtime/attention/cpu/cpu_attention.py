@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache.kv_pool import KVPool
-from ..layers import cpu_kernels
-from ..layers.float8_reference import FP8
-from ..step.step_batch import StepBatch
-from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
-from .padded_attention_groups import SMALL_EXTEND, QuerySpan, spans_of
-from .topk_attention import TopKSelection
-from .torch_native_attention import PrefillGroup, TorchNativeAttention
+from ...cache.kv_pool import KVPool
+from ...layers import cpu_kernels
+from ...layers.float8_reference import FP8
+from ...step.step_batch import StepBatch
+from ..backend_protocols import AttentionShape, BackendUnavailable, SinglePoolAttention
+from ..padded_attention_groups import SMALL_EXTEND, QuerySpan, spans_of
+from ..topk_attention import TopKSelection
+from ..torch_native_attention import PrefillGroup, TorchNativeAttention
+from .cpu_attention_support import missing, refusal
 
 NO_LIMIT = 1 << 62
 
@@ -92,8 +93,8 @@ class CpuAttention(SinglePoolAttention):
         dtype: torch.dtype | None = None,
         **options: object,
     ) -> None:
-        if missing := _missing(pool, shape, dtype):
-            raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
+        if (needed := _missing(pool, shape, dtype)) is not None:
+            raise BackendUnavailable(refusal(needed))
         self.shape = shape
         self.dtype = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
         in_tiles = not shape.latent and cpu_kernels.supports_many_queries(self.dtype, shape.head_dim)
@@ -213,23 +214,8 @@ def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = No
     """What the kernels would need."""
     stored = pool.k.dtype
     computed = dtype or (torch.float32 if stored == FP8 else stored)
-    if not cpu_kernels.can_compute(computed, pool.k.device) or stored not in (computed, FP8):
-        there = "" if cpu_kernels.kernels else ", and the compiled kernels are not there"
-        queries = "" if computed == stored else f" with queries of {computed}"
-        return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {stored}{queries}{there}"
-    if shape.latent:
-        fits = shape.head_dim <= cpu_kernels.MOST_ROW and shape.value_dim <= cpu_kernels.MOST_DIM
-        return (
-            None
-            if fits
-            else f"rows of at most {cpu_kernels.MOST_ROW} numbers, {cpu_kernels.MOST_DIM} of them values, not "
-            f"{shape.head_dim} and {shape.value_dim}"
-        )
-    if shape.head_dim > cpu_kernels.MOST_DIM:
-        return f"head_dim <= {cpu_kernels.MOST_DIM}, not {shape.head_dim}"
-    if shape.value_dim != shape.head_dim:
-        return f"values as wide as keys, not {shape.value_dim} and {shape.head_dim}"
-    return "a model without ALiBi" if shape.alibi else None
+    names = [str(each).removeprefix("torch.") for each in (computed, stored)]
+    return missing(shape, names[0], names[1], str(pool.k.device), cpu_kernels.kernels is not None)
 
 
 def _single_tokens(batch: StepBatch, window: int | None, chunk: int | None) -> CpuQueryTokens:

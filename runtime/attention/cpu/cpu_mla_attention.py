@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache.kv_pool import KVPool
-from ..layers import cpu_kernels
-from ..step.step_batch import StepBatch
-from .attention_backend import AttentionShape
+from ...cache.kv_pool import KVPool
+from ...layers import cpu_kernels
+from ...step.step_batch import StepBatch
+from ..backend_protocols import AttentionShape
+from ..topk_attention import TopKSelection
 from .cpu_attention import NO_LIMIT, CpuAttention, CpuQueryTokens, all_tokens, tokens_of
-from .topk_attention import TopKSelection
 
 ROOM = 1 << 22  # scores that are kept at a time
 

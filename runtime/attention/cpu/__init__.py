@@ -1,0 +1,1 @@
+"""Attention by the compiled kernels on a CPU."""
