@@ -1,4 +1,4 @@
-"""mypy and pyright know the types of the public API: the programs of tests/typing, docs/typing.md and short examples."""
+"""mypy and pyright know the types of the public API: programs of tests/typing and docs/typing.md, short examples."""
 
 from __future__ import annotations
 
