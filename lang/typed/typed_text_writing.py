@@ -12,7 +12,7 @@ from ..errors import BadValueError, shown
 from ..sampling.constraint_match import matches_constraint
 from ..sampling.options import SamplingOptions
 from . import reading_of
-from .copied_marks import FROM
+from .copied_marks import FROM, KEYWORD
 from .msgspec_types import MsgspecTextParser
 from .type_constraint import type_name
 from .typed_json import JsonTextParser
@@ -20,9 +20,10 @@ from .typed_json import JsonTextParser
 _QUOTED_NUMBER = re.compile(r'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"')
 
 
-def text_of_value(kind: Any, value: Any, source: str) -> str:
-    """The text of a value of a type, as a gen of that type would write it where copied values are pieces of `source`.
+def text_of_value(kind: Any, value: Any, source: str | None = None) -> str:
+    """The text of a value of a type, as a gen of that type would write it.
 
+    source: the text of which copied values are pieces; None: they are any text.
     A value that is a text already, and that the type reads, stays as it is. Fields that are None are left out where
     they may be. Raises BadValueError for what has no such text.
     """
@@ -39,9 +40,9 @@ def text_of_value(kind: Any, value: Any, source: str) -> str:
     return text
 
 
-def _json_text(reading: JsonTextParser, value: Any, source: str) -> str:
-    copied_from = {FROM: source} if reading.copies else {}
-    options = SamplingOptions(json_schema=json.dumps({**reading.schema, **copied_from}, ensure_ascii=False))
+def _json_text(reading: JsonTextParser, value: Any, source: str | None) -> str:
+    schema = _free(reading.schema) if source is None else {**reading.schema, FROM: source}
+    options = SamplingOptions(json_schema=json.dumps(schema if reading.copies else reading.schema, ensure_ascii=False))
     tried: list[str] = []
     if isinstance(value, str) and _is_read(reading, value):
         return value
@@ -54,6 +55,13 @@ def _json_text(reading: JsonTextParser, value: Any, source: str) -> str:
     except Exception as error:  # a serializer of the program may raise anything
         raise _no_text(reading.kind, value, str(error)) from error
     raise _no_text(reading.kind, value, f"{tried[-1]!r} is not what its grammar allows; give the JSON as a text")
+
+
+def _free(schema: Any) -> Any:
+    """The schema without the marks of copied texts."""
+    if isinstance(schema, dict):
+        return {name: _free(part) for name, part in schema.items() if name != KEYWORD}
+    return [*map(_free, schema)] if isinstance(schema, list) else schema
 
 
 def _json_texts(reading: JsonTextParser, value: Any) -> Iterator[str]:

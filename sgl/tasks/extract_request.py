@@ -61,8 +61,8 @@ class ExtractRequest:
         A journal is of one batch; that of the pieces is a separate file.
         """
         item = self.items[0]
-        given = {name: item[name] for name in ("instructions", "examples", "retries", "validate") if name in item}
-        options = {**self.options, **given, "details": True, "return_exceptions": True}
+        options = self.options | {"details": True, "return_exceptions": True}
+        options |= {name: item[name] for name in ("instructions", "examples", "retries", "validate") if name in item}
         if options.get("journal") is not None:
             options["journal"] = f"{options['journal']}.pieces"
         return item["kind"], [self.items[place]["text"] for place in places], options
@@ -96,7 +96,7 @@ def _extraction(found: DocumentExtraction[Any], item: Mapping[str, Any]) -> Extr
         None,
         copied_spans(item["kind"], found.value, item["text"]),
         found.usage,
-        tuple(attempt for _, one in found.pieces for attempt in one.attempts),
+        tuple(attempt for _, one in found.pieces if isinstance(one, Extraction) for attempt in one.attempts),
         f"the value is merged from {len(found.pieces)} pieces; `found` of sgl.extract_document(..., details=True) has "
         "what each of them has, with its confidence",
     )

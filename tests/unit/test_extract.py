@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, field_validator
 import sgl
 from sgl.lang.backend import Generated
 from sgl.lang.errors import BadValueError, BatchError, ExtractionError, TooLongError
+from sgl.lang.typed.typed_text_writing import text_of_value
 from sgl.runtime.errors import ContextLengthError
 from sgl.tasks.confidence import confidences, token_places
 from sgl.tasks.json_places import JsonPlaces, properties_inside
@@ -373,6 +374,10 @@ def test_copied_fields_of_examples_and_retries():
     assert sgl.extract(Quoted, TEXT, examples=pairs, validate=chairs, retries=1, backend=backend).article == "chairs"
     with pytest.raises(BadValueError, match="cannot be written as Quoted"):
         sgl.extract(Quoted, TEXT, examples=[("Two beds.", Quoted("bed", "y"))], backend=backend)
+
+
+def test_the_text_of_copied_values_without_their_source():
+    assert text_of_value(Quoted, Quoted("bed", "y")) == '{"article": "bed", "note": "y"}'
 
 
 def test_places_of_copied_fields():
