@@ -208,7 +208,7 @@ static uint64_t hash_bytes(uint64_t hash, const char *text, Py_ssize_t length) {
 }
 
 /* The slot of the text that is made of two; an empty one where there is no such text, NULL where steps have run out. */
-static int32_t *slot_of(TextTable *table, const char *left, Py_ssize_t first, const char *right, Py_ssize_t second) {
+static int32_t *text_slot(TextTable *table, const char *left, Py_ssize_t first, const char *right, Py_ssize_t second) {
     const uint64_t hash = hash_bytes(hash_bytes(0xCBF29CE484222325ULL, left, first), right, second);
     for (uint64_t at = (hash ^ hash >> 32) & table->mask; table->steps-- > 0; at = (at + 1) & table->mask) {
         int32_t *slot = table->slots + at;
@@ -222,7 +222,7 @@ static int32_t *slot_of(TextTable *table, const char *left, Py_ssize_t first, co
 }
 
 static int has_text(TextTable *table, const char *left, Py_ssize_t first, const char *right, Py_ssize_t second) {
-    const int32_t *slot = slot_of(table, left, first, right, second);
+    const int32_t *slot = text_slot(table, left, first, right, second);
     return slot && *slot >= 0;
 }
 
@@ -232,7 +232,7 @@ static int fill_text_table(TextTable *table) {
     for (Py_ssize_t i = 0; i < table->texts->count; i++) {
         Py_ssize_t length;
         const char *text = text_at(table->texts, i, &length);
-        int32_t *slot = slot_of(table, text, length, text, 0);
+        int32_t *slot = text_slot(table, text, length, text, 0);
         if (!slot || *slot >= 0) return 0;
         *slot = (int32_t)i;
     }
