@@ -167,7 +167,7 @@ def new_executor(
 
 def _over(control: RunControl, reference: weakref.ref[StreamExecutor]) -> None:
     executor = reference()
-    control.finished(executor and (executor.body_error or executor.failure))
+    control.finished((executor.body_error or executor.failure) if executor is not None else None)
 
 
 def _opened(program: Program, settings: RunSettings) -> Stream | None:
