@@ -37,6 +37,8 @@ _OTHER_NAMES = {
     "choice",
     "classify",
     "compare",
+    "copied",
+    "copied_spans",
     "decide",
     "evaluate",
     "examples",

@@ -135,6 +135,7 @@ def _with_first_mask(kind: str, source: str, options: argparse.Namespace) -> Gra
 
 
 def vocabulary_of(folder: Path | None) -> Vocabulary:
+    from sgl.grammars import Vocabulary
     from sgl.runtime.text.tokenizer import Tokenizer
 
     spec = importlib.util.find_spec("sgl.runtime")

@@ -111,9 +111,9 @@ def test_backends_without_such_masks_refuse_by_name():
     with pytest.raises(ProgramError, match=r"the type Booking has copied values: OpenAI.*has no masks"):
         book.run(text=TEXT, backend=openai).get("x")
     options = make_options(json_schema={"type": "string", "x-copied": "words", "x-copied-from": "a"})
-    check_options(options, closes=True, copies=True)
+    check_options(options, {"copies_values": True})
     with pytest.raises(UnsupportedByBackendError, match="sgl serve"):
-        check_options(options, closes=True, copies=False)
+        check_options(options, {"closes_at_limit": True})
 
 
 class Line(BaseModel):
