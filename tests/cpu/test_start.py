@@ -26,8 +26,8 @@ STANDARD = 12  # modules of Python's own library
 MODULES = 500  # of ours
 ROOMS = {  # how many modules of each; those of the floors themselves and of common are not listed
     "grammars": "algebra 3, automaton 2, compile_client 2, schema 3, tokens 6",
-    "lang": "backends 10, chat 6, concurrency 5, graph 8, interpreter 13, media 3, nodes 9, places 2, program 11, "
-    "sampling 8, typed 9",
+    "lang": "backends 10, chat 6, concurrency 5, graph 8, interpreter 13, media 3, nodes 9, places 2, program 15, "
+    "sampling 9, typed 10",
     "runtime": "adapters 17, attention 14, build 17, cache 21, calibration 6, common 6, executor 8, kernels 6, "
     "layers 20, loading 44, loop 11, memory 6, models 73, nano 2, parallel 3, quantization 35, sampling 13, "
     "scheduling 7, sequences 24, speculative 2, step 7, text 28, watch 5",
