@@ -111,9 +111,9 @@ def test_backends_without_such_masks_refuse_by_name():
     with pytest.raises(ProgramError, match=r"the type Booking has copied values: OpenAI.*has no masks"):
         book.run(text=TEXT, backend=openai).get("x")
     options = make_options(json_schema={"type": "string", "x-copied": "words", "x-copied-from": "a"})
-    check_options(options, closes=True, copies=True)
+    check_options(options, {"copies_values": True})
     with pytest.raises(UnsupportedByBackendError, match="sgl serve"):
-        check_options(options, closes=True, copies=False)
+        check_options(options, {"copies_values": False})
 
 
 class Line(BaseModel):
@@ -202,3 +202,8 @@ def test_the_bundled_model_copies():
     state = book.run(text="Please book for Ingeborg Østergård, Bergen.", max_tokens=60, error_on_truncation=False)
     name = state.get("x").name
     assert name in "Please book for Ingeborg Østergård, Bergen."
+
+
+def test_an_example_names_the_field_that_its_text_does_not_have():
+    with pytest.raises(BadValueError, match="name is copied, but is no piece of 'I am Bob'"):
+        sgl.examples([("I am Bob", Booking("Rob", None))])
