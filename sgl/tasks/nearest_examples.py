@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sgl.lang.backends.default_backend import resolve_backend
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, shown
 
 Floats = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Any]
@@ -78,6 +78,11 @@ def nearest(
     list of texts to their vectors. The examples are embedded once, when they are first used. Raises BadValueError for
     no examples, and for a backend without embeddings.
     """
+    for index, pair in enumerate(examples := as_given(examples)):
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise BadValueError(f"nearest: example {index} is {shown(pair)}; give (text, value)")
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise BadValueError(f"nearest: k is {shown(k)}; give a whole number from 1")
     if not examples or k < 1:
         raise BadValueError(f"nearest got {len(examples)} examples and k={k}; give at least one of each")
     vectors = ExampleVectors([text for text, _ in examples], embed or _engine_embed(backend))
@@ -90,7 +95,9 @@ def examples_for(text: str, examples: Iterable[tuple[str, Any]]) -> Iterable[tup
 
 
 def as_given(examples: Iterable[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-    """Examples that can be read once for each of many texts."""
+    """Examples that can be read once for each of many texts. Raises BadValueError for what is no list."""
+    if not isinstance(examples, Iterable):
+        raise BadValueError(f"examples is {shown(examples)}; give a list of pairs of a text and its answer")
     return examples if isinstance(examples, NearestExamples) else tuple(examples)
 
 
