@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sgl.lang.backends.default_backend import resolve_backend
-from sgl.lang.errors import BadValueError, shown
+from sgl.lang.errors import BadValueError, TooLongError, shown
+
+from .too_long import is_too_long
 
 Floats = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Any]
@@ -63,6 +65,13 @@ class NearestExamples(Sequence[tuple[str, Any]]):
     def __len__(self) -> int:
         return len(self.examples)
 
+    @property
+    def longest(self) -> list[tuple[str, Any]]:
+        """The k longest pairs: no text is given longer ones, but for how a tokenizer splits them."""
+        return sorted(self.examples, key=lambda pair: sum(len(str(part).encode(errors="replace")) for part in pair))[
+            -self.k :
+        ]
+
     def with_values(self, examples: Sequence[tuple[str, Any]]) -> NearestExamples:
         """The same texts with other values; the vectors are shared."""
         return NearestExamples(examples, self.k, self._vectors)
@@ -90,8 +99,17 @@ def nearest(
 
 
 def examples_for(text: str, examples: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    """The examples of a prompt with this text."""
-    return examples(text) if isinstance(examples, NearestExamples) else examples
+    """The examples of a prompt with this text. Raises TooLongError where it is too long to be embedded."""
+    if not isinstance(examples, NearestExamples):
+        return examples
+    try:
+        return examples(text)
+    except Exception as error:  # `embed` may be any function
+        if not is_too_long(error):
+            raise
+        raise TooLongError(
+            f"the text is too long to choose examples by it: {error}; give examples= as a list"
+        ) from error
 
 
 def as_given(examples: Iterable[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:

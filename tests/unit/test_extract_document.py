@@ -330,3 +330,15 @@ def test_a_text_is_no_list_of_documents():
     for documents in ("Firm: A", DOCUMENT, None):
         with pytest.raises(BadValueError, match=r"documents is .*; give a list of documents"):
             sgl.extract_document.batch(Bill, documents, backend=sgl.Scripted({"value": "{}"}))
+
+
+def test_examples_are_chosen_for_each_piece(model):
+    pairs = [(f"Firm: {name} Lamp", Bill(name)) for name in ("Oslo", "Bern", "Rome")]
+    near = sgl.nearest(pairs, 1, embed=lambda texts: [[text.count("Due"), text.count("Lamp"), 5.0] for text in texts])
+    options = {"backend": model, "max_tokens": 50, **CUT}
+    all_of_them, chosen = (sgl.extract_document.cost(Bill, DOCUMENT, examples=one, **options) for one in (pairs, near))
+    assert chosen.prompt_tokens < all_of_them.prompt_tokens and chosen.shared_tokens < all_of_them.shared_tokens
+    assert sgl.extract_document(Bill, DOCUMENT, examples=near, **options).firm
+    assert model.calls and all(
+        sum(name in call.prompt for name in ("Oslo", "Bern", "Rome")) == 1 for call in model.calls
+    )

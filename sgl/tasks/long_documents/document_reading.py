@@ -16,7 +16,7 @@ from sgl.lang.typed.type_constraint import type_name
 from sgl.lang.typed.typed_json import refusal_of
 
 from ..extract_program import extract_program
-from ..nearest_examples import as_given
+from ..nearest_examples import NearestExamples, as_given
 from ..task import Task
 from .document_cost import piece_limits
 from .document_extraction import DocumentExtraction
@@ -60,7 +60,9 @@ class DocumentReading:
         self.max_pieces = _whole("max_pieces", options.pop("max_pieces", None), optional=True)
         self.budget = _fitting("budget", options.pop("budget", None), _is_budget, "an sgl.Budget or a number of tokens")
         self.retries = _whole("retries", options.pop("retries", 0))
-        examples = [(text, self.fields.example(text, value)) for text, value in as_given(options.pop("examples", ()))]
+        given = as_given(options.pop("examples", ()))
+        pairs = [(text, self.fields.example(text, value)) for text, value in given]
+        examples = given.with_values(pairs) if isinstance(given, NearestExamples) else pairs
         kind, instructions = self.fields.partial, options.pop("instructions", None)
         _fitting("instructions", instructions, lambda value: isinstance(value, str), "a text")
         self.arguments = {"kind": kind, "instructions": instructions, "examples": examples, "retries": self.retries}
