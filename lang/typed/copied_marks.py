@@ -95,6 +95,13 @@ def copying(options: SamplingOptions, backend: Backend, kind: Any, schema: Schem
         prepare(replace(typed, close_at_limit=None), backend, kind)
     except UnsupportedByBackendError as error:
         raise UnsupportedByBackendError(f"the type {type_name(kind)} has copied values: {error}") from error
+    except BadValueError as error:
+        if "allows no value" not in str(error):
+            raise
+        raise BadValueError(
+            f"the type {type_name(kind)} needs a copied value, and the text {shown(options.copied_from)} has none for "
+            "it; where a text may have none, write sgl.Quote | None"
+        ) from error
     return typed
 
 

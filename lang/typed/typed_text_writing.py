@@ -13,6 +13,7 @@ from ..sampling.constraint_match import matches_constraint
 from ..sampling.options import SamplingOptions
 from . import reading_of
 from .copied_marks import FROM, KEYWORD
+from .copied_text import copied_spans
 from .msgspec_types import MsgspecTextParser
 from .type_constraint import type_name
 from .typed_json import JsonTextParser
@@ -54,7 +55,15 @@ def _json_text(reading: JsonTextParser, value: Any, source: str | None) -> str:
                 return text
     except Exception as error:  # a serializer of the program may raise anything
         raise _no_text(reading.kind, value, str(error)) from error
+    if strange := _not_copied(reading.kind, value, source):
+        raise _no_text(reading.kind, value, f"{strange} is copied, but is no piece of {shown(source)}")
     raise _no_text(reading.kind, value, f"{tried[-1]!r} is not what its grammar allows; give the JSON as a text")
+
+
+def _not_copied(kind: Any, value: Any, source: str | None) -> str | None:
+    """The first copied value that the source does not have."""
+    spans = copied_spans(kind, value, source) if source is not None else {}
+    return next((path or "the value" for path, found in spans.items() if not found), None)
 
 
 def _free(schema: Any) -> Any:

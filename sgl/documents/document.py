@@ -127,7 +127,7 @@ class Document:
 
         Raises BadValueError for a span that is empty or outside the text.
         """
-        start, end = span
+        start, end = span if _is_pair(span) else (0, 0)
         if not 0 <= start < end <= len(self.text):
             raise BadValueError(f"{span!r} is no span of {self!r}: give 0 <= start < end <= {len(self.text)}")
         pages = self.pages[_index(self.pages, start) : _index(self.pages, end - 1) + 1]
@@ -147,6 +147,10 @@ class Document:
             f"<Document {self.source}: {self.kind}, {pages}{len(self.paragraphs)} paragraphs, "
             f"{len(self.text)} characters>"
         )
+
+
+def _is_pair(span: Any) -> bool:
+    return isinstance(span, tuple | list) and len(span) == 2 and all(isinstance(one, int) for one in span)
 
 
 def as_document(given: Document | str) -> Document:

@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, shown
 
 from .document import Document
 from .document_error import DocumentError
@@ -65,11 +65,17 @@ def read(
 
 
 def _loaded(file: str | PathLike[str] | bytes, source: str | None, max_bytes: int) -> tuple[bytes, str]:
+    if not isinstance(file, str | PathLike | bytes) or file == "":
+        raise BadValueError(f"read({shown(file)}): give the path of a file, or its bytes")
     if isinstance(file, bytes):
         data, name = file, source or "<bytes>"
         size = len(data)
     else:
         path = Path(file)
+        if path.is_dir():
+            raise DocumentError(
+                source or str(path), "it is a folder; read its files, as in [read(path) for path in folder.iterdir()]"
+            )
         name, size = source or str(path), path.stat().st_size
     if size > max_bytes:
         raise DocumentError(name, f"it has {size:,} bytes; read(path, max_bytes={size}) allows that")

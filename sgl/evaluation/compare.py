@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, shown
 
 from .evaluate import evaluate
 from .evaluation import Evaluation
@@ -80,11 +80,12 @@ def compare(
     rows, gold, options: of `sgl.evaluate`, for both. resamples: how often the rows are drawn again, with replacement.
     seed: of the drawing: the same seed gives the same intervals.
 
-    Raises BadValueError for evaluations of different numbers of rows, or of different gold values.
+    Raises BadValueError for evaluations of different numbers of rows, of different gold values, or of different texts.
     """
     one, other = _evaluation(a, rows, gold, options), _evaluation(b, rows, gold, options)
     if [row.gold for row in one.rows] != [row.gold for row in other.rows]:
         raise BadValueError("the two evaluations have different gold values; evaluate both on the same rows")
+    _check_rows(one, other)
     ahead = np.array([y.score - x.score for x, y in zip(one.rows, other.rows, strict=True)])
     shared = [path for path in one.fields if path in other.fields]
     fields = {path: _field_difference(path, one, other, resamples, seed) for path in shared}
@@ -96,6 +97,17 @@ def compare(
         [int(i) for i in np.flatnonzero(ahead > 0)],
         [int(i) for i in np.flatnonzero(ahead < 0)],
     )
+
+
+def _check_rows(a: Evaluation, b: Evaluation) -> None:
+    """Rows in another order may have equal gold values. Two programs may name and take arguments differently, so that
+    only rows that are texts in both evaluations are compared."""
+    for one, other in zip(a.rows, b.rows, strict=True):
+        if isinstance(one.row, str) and isinstance(other.row, str) and one.row != other.row:
+            raise BadValueError(
+                f"row {one.index} is {shown(one.row)} in one evaluation and {shown(other.row)} in the other; evaluate "
+                "both on the same rows, in the same order"
+            )
 
 
 def bootstrap(differences: npt.NDArray[np.float64], resamples: int = 10_000, seed: int = 0) -> Difference:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sgl.lang.errors import BadValueError, nearest
+from sgl.lang.errors import BadValueError, nearest, shown
+from sgl.lang.sgl_function import SglFunction
 
 from .evaluation import EvaluatedRow, Evaluation
 from .field_scores import MISSING, Scores, compared
@@ -43,6 +44,7 @@ def evaluate(
     A row that fails counts as wrong in every field; its error is in the result. Raises BadValueError for rows and gold
     that do not fit, or for `scores` of a path that no value has.
     """
+    _check(program, rows, gold, scores)
     rows, wanted = list(rows), [plain(one) for one in gold]
     if len(rows) != len(wanted) or not rows:
         raise BadValueError(
@@ -70,6 +72,17 @@ def _check_values(outcomes: list[RowOutcome], gold: list[Any], value: str | None
         raise BadValueError(
             "the program returned None for every row; return the value from its body, or name its variable: value='...'"
         )
+
+
+def _check(program: Any, rows: Any, gold: Any, scores: Any) -> None:
+    """Raises BadValueError for what no row could be run with."""
+    if not callable(program) and not isinstance(program, SglFunction):
+        raise BadValueError(f"the program is {shown(program)}; give an @sgl.function, a task or a function of a row")
+    for name, given in (("rows", rows), ("gold", gold)):
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise BadValueError(f"{name} is {shown(given)}; give a list with one item for each row")
+    if not isinstance(scores, Mapping | None):
+        raise BadValueError(f"scores is {shown(scores)}; give a dict of scores by the path of a field")
 
 
 def _check_scores(scores: Scores, rows: tuple[EvaluatedRow, ...]) -> None:

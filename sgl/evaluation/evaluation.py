@@ -27,7 +27,7 @@ class Evaluation(ScoredRows):
     def csv(self, path: str | Path) -> Path:
         """Write a table with one line for each field of each row. Raises OSError."""
         target = Path(path)
-        with target.open("w", encoding="utf-8", newline="") as file:
+        with target.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["row", "field", "gold", "given", "exact", "normalised", "score", "confidence", "error"])
             for row in self.rows:
@@ -37,7 +37,7 @@ class Evaluation(ScoredRows):
     def page(self, path: str | Path) -> Path:
         """Write one HTML page with pictures, which loads nothing. Raises OSError."""
         target = Path(path)
-        target.write_text(self.html, encoding="utf-8")
+        target.write_text(self.html, encoding="utf-8", errors="backslashreplace")
         return target
 
     @cached_property

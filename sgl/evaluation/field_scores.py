@@ -10,7 +10,7 @@ from math import prod
 from statistics import fmean
 from typing import Any
 
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, shown
 
 from .best_matching import best_matching
 from .plain_values import exact_form, normalised_form
@@ -147,11 +147,22 @@ def _all_items(pairs: list[tuple[int, int]], gold: int, given: int) -> Iterator[
 
 def _own(path: str, score: Score | str) -> Score:
     if callable(score):
-        return lambda gold, given: float(score(None if gold is MISSING else gold, given))
+        return lambda gold, given: _share(path, score(None if gold is MISSING else gold, given))
     forms = {"exact": exact_form, "normalised": normalised_form}
     if score not in forms:
         raise BadValueError(f"scores[{path!r}] is {score!r}; give 'exact', 'normalised' or a function of (gold, given)")
     return lambda gold, given: float(same(gold, given, forms[score]))
+
+
+def _share(path: str, score: Any) -> float:
+    """Raises BadValueError for what is no number from 0 to 1: means of other numbers would be no scores."""
+    try:
+        found = float(score)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise BadValueError(f"scores[{path!r}] returned {shown(score)}; return a number from 0 to 1")
+    return found
 
 
 def _are(kind: type, gold: Any, given: Any) -> bool:

@@ -80,12 +80,24 @@ class ProgramRuns:
         return [self._of_state(state) for state in _run(self.program, rows, options)]
 
     def _of_task(self, rows: Rows, backend: Any) -> list[RowOutcome]:
+        self._check_arguments()
         values = batch_of(self.program)(list(rows), backend=backend, return_exceptions=True, **self.options)
         return [_failed(one) if isinstance(one, Exception) else _of_value(one, self.several) for one in values]
 
+    def _check_arguments(self) -> None:
+        """Raises BadValueError for a task without its first arguments, such as the type of sgl.extract."""
+        try:
+            inspect.signature(batch_of(self.program)).bind([], **self.options)
+        except TypeError as error:
+            raise BadValueError(
+                f"{self.program!r} cannot run with the rows alone: {error}; give its other arguments, as in "
+                "functools.partial(sgl.extract, Booking)"
+            ) from None
+
     def _of_function(self, rows: Rows, backend: Any) -> list[RowOutcome]:
         """Through a program without a model, so that a journal keeps the values and threads run the calls."""
-        called = SglFunction(partial(_called, function=self.program, several=self.several))
+        key = None if self.journal is None else source_key(self.program)
+        called = SglFunction(partial(_called, function=self.program, several=self.several, key=key))
         states = _run(called, [{"row": row} for row in rows], {**self.options, "backend": backend})
         return [_of_kept(state) for state in states]
 
@@ -142,10 +154,12 @@ def _run(program: SglFunction, rows: Rows, options: Mapping[str, Any]) -> list[A
         return list(error.results)
 
 
-def _called(s: Any, row: Any, function: Callable[..., Any], several: bool) -> dict[str, Any]:
-    """The body that calls a function with a row, unless a journal has its value."""
+def _called(s: Any, row: Any, function: Callable[..., Any], several: bool, key: str | None) -> dict[str, Any]:
+    """The body that calls a function with a row, unless a journal has its value. key: of the function in a journal."""
     args, kwargs = ((), row) if isinstance(row, dict) else (tuple(row), {}) if isinstance(row, tuple) else ((row,), {})
-    kept: dict[str, Any] = once(s, source_key(function), partial(_kept, function, several), *args, **kwargs)
+    if key is None:
+        return _kept(function, several, *args, **kwargs)
+    kept: dict[str, Any] = once(s, key, partial(_kept, function, several), *args, **kwargs)
     return kept
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
+from sgl.lang.errors import BadValueError, nearest
 from sgl.lang.interpreter.token_usage import Usage
 from sgl.lang.journal import JournalCounts
 
@@ -105,7 +106,9 @@ class ScoredRows:
         return [self.confusion(path) for path, found in self._by_path.items() if has_labels(found)]
 
     def confusion(self, path: str = "") -> Confusion:
-        """Which labels of a field were taken for which. Raises KeyError for a path without scores."""
+        """Which labels of a field were taken for which. Raises BadValueError for a path without scores."""
+        if path not in self._by_path:
+            raise BadValueError(f"confusion: no value has the field {path!r}; {nearest(path, self._by_path)}")
         return confusion(path, self._by_path[path])
 
     @cached_property

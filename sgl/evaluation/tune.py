@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, shown
 from sgl.lang.sgl_function import SglFunction
 
 from .compare import Comparison, compare
@@ -64,6 +64,7 @@ def tune(
     the last example, or takes another wording; so the engine has the examples before it in its prefix cache. Raises
     BadValueError if a part has no row; what the rows failed with, if a try failed in every row.
     """
+    _check(rows, gold, tries, examples, most, wordings)
     pool, validation, test = split_rows([(row, one) for row, one in zip(rows, gold, strict=True)])
     start: Arguments = {name: values[0] for name, values in (wordings or {}).items()}
     moves: dict[str, Sequence[Any]] = {name: values for name, values in (wordings or {}).items() if _differ(values)}
@@ -83,6 +84,20 @@ def tune(
         changed = {**best, name: choose(best[name], moves[name], generator)}
     chosen = _bound(program, best)
     return Tuned(chosen, best, scored, compare(_bound(program, start), chosen, *columns(test), **options))
+
+
+def _check(rows: Any, gold: Any, tries: Any, examples: Any, most: Any, wordings: Any) -> None:
+    """Raises BadValueError, before anything runs, for what is no list, number or name."""
+    if len(rows) != len(gold):
+        raise BadValueError(f"there are {len(rows)} rows and {len(gold)} gold values; give one gold value for each row")
+    for name, value in (("tries", tries), ("most", most)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadValueError(f"tune: {name} is {shown(value)}; give a whole number")
+    if not isinstance(examples, str | None):
+        raise BadValueError(f"tune: examples is {shown(examples)}; give the name of the program's parameter, or None")
+    for name, values in (wordings or {}).items():
+        if not isinstance(values, list | tuple) or not values:
+            raise BadValueError(f"tune: wordings[{name!r}] is {shown(values)}; give a list of values to try")
 
 
 def _score(program: Any, part: list[Pair], options: Mapping[str, Any]) -> float:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sgl.lang.backend import Backend
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, shown
 from sgl.lang.interpreter.run_observer import observe
 from sgl.lang.interpreter.state_transcript import PendingText
 from sgl.lang.interpreter.stream_executor import StreamExecutor
@@ -45,12 +45,17 @@ def instrument(tracer_provider: TracerProvider | None = None, *, content: bool =
     content          True: spans also carry texts, and the arguments and results of tools. They may be private
 
     Calling it again replaces the settings. `uninstrument()` ends it. Raises BadValueError where opentelemetry is not
-    installed.
+    installed, and for what is no tracer provider.
     """
     try:
         from opentelemetry import trace
     except ImportError:
         raise BadValueError("sgl.instrument() needs opentelemetry: pip install 'sgl[otel]'") from None
+    if not isinstance(tracer_provider, trace.TracerProvider | None):
+        raise BadValueError(
+            f"sgl.instrument({shown(tracer_provider)}): give a TracerProvider of opentelemetry, or None for the global "
+            "one"
+        )
     observe(ProgramSpans(trace.get_tracer("sgl", tracer_provider=tracer_provider), content))
 
 

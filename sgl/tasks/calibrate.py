@@ -94,6 +94,8 @@ def _checked(
 ) -> tuple[LabelValues, list[tuple[str, str]]]:
     """The labels, and each row's text with the text of its label."""
     found = LabelValues.of("calibrate", labels, none)
+    if not isinstance(rows, Iterable):
+        raise BadValueError(f"calibrate: rows is {shown(rows)}; give a list of (text, label)")
     pairs = []
     for index, row in enumerate(rows):
         if not isinstance(row, list | tuple) or len(row) != 2 or not isinstance(row[0], str):

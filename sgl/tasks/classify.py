@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from sgl.lang.errors import BadValueError, shown
@@ -11,7 +11,7 @@ from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions, Ru
 from .calibration import Calibration, prompt_digest
 from .classify_program import THRESHOLD, Classification, classify_program, multi_program
 from .label_values import LabelValues
-from .nearest_examples import NearestExamples
+from .nearest_examples import NearestExamples, as_given
 from .task import Task
 
 if TYPE_CHECKING:
@@ -193,6 +193,11 @@ class Classify(Task):
         if threshold is not None:
             raise BadValueError(f"classify: threshold={threshold!r} belongs to multi=True; leave it out")
         if calibration is not None:
+            if not isinstance(calibration, Calibration):
+                raise BadValueError(
+                    f"classify: calibration is {shown(calibration)}; give what sgl.calibrate or sgl.Calibration.load "
+                    "returned"
+                )
             calibration.check(found, prompt_digest(found, own.get("instructions"), examples))
         return self, {**arguments, "calibration": calibration}, run
 
@@ -202,7 +207,7 @@ def example_texts(
 ) -> Sequence[tuple[str, Any]]:
     """Examples with the texts of their labels. Raises BadValueError for one that is no (text, label)."""
     found: list[tuple[str, Any]] = []
-    for index, example in enumerate(examples):
+    for index, example in enumerate(examples := as_given(examples)):
         place = f"classify: example {index}"
         if not isinstance(example, list | tuple) or len(example) != 2 or not isinstance(example[0], str):
             raise BadValueError(f"{place} is {shown(example)}; give (text, {'labels' if multi else 'label'})")
@@ -235,7 +240,7 @@ def _text(given: Any) -> str:
 
 
 def _texts(given: Any) -> list[str]:
-    if isinstance(given, str):
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise BadValueError(f"classify: texts is {shown(given)}; give a list of texts")
     return [_text(text) for text in given]
 

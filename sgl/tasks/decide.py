@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from sgl.lang.errors import BadValueError, shown
@@ -97,7 +97,7 @@ def _split(text: str, questions: Questions, options: Any) -> tuple[dict[str, Any
 def _split_batch(
     texts: Sequence[str], questions: Questions, options: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    if isinstance(texts, str):
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise BadValueError(f"decide.batch: texts is {shown(texts)}; give a list of texts")
     run = dict(options)
     asked = {"questions": _checked(questions), "instructions": run.pop("instructions", None)}

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from sgl.lang.program.batch_options import BatchOptions, RunOptions
 
 from .extract_program import Examples, Extraction, extract_program
-from .extract_request import ExtractRequest, value_of
+from .extract_request import ExtractRequest, checked_text, value_of
 from .task import Task
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class Extract(Task):
         **options: Unpack[ExtractOptions],
     ) -> Any: ...
     def __call__(self, kind: Any, text: str, /, **given: Any) -> Any:
-        request = ExtractRequest.of(kind, [text], given, self.program.parameter_names)
+        request = ExtractRequest.of(kind, [checked_text(text)], given, self.program.parameter_names)
         if not request.pieces:
             return self._run(request.items[0], request.options)
         return value_of(request.with_pieces(self._run_batch(request.items, request.options, True))[0])
@@ -140,7 +140,7 @@ class Extract(Task):
     ) -> Any: ...
     async def arun(self, kind: Any, text: str, /, **given: Any) -> Any:
         """As a call, for event loops."""
-        request = ExtractRequest.of(kind, [text], given, self.program.parameter_names)
+        request = ExtractRequest.of(kind, [checked_text(text)], given, self.program.parameter_names)
         if not request.pieces:
             return await self._arun(request.items[0], request.options)
         results = await self._arun_batch(request.items, request.options, True)

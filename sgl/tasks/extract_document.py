@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from sgl.documents import Document
+from sgl.lang.errors import BadValueError, shown
 from sgl.lang.program.batch_options import BatchOptions
 from sgl.lang.program.batch_runs import batch_error
 
@@ -166,7 +167,7 @@ class ExtractDocument:
         **options: Unpack[DocumentDisplayOptions],
     ) -> list[Any]:
         """The value of each document, in their order. The pieces of all of them are one batch."""
-        given = list(documents)
+        given = _listed(documents)
         results = _run(DocumentReading(kind, {**options, "validate": validate}).results(given))
         return _many(kind, given, results, details, return_exceptions)
 
@@ -182,9 +183,15 @@ class ExtractDocument:
         **options: Unpack[DocumentOptions],
     ) -> list[Any]:
         """As `batch`, for event loops."""
-        given = list(documents)
+        given = _listed(documents)
         results = await _arun(DocumentReading(kind, {**options, "validate": validate}).results(given))
         return _many(kind, given, results, details, return_exceptions)
+
+
+def _listed(documents: Any) -> list[Any]:
+    if isinstance(documents, str | bytes | Document) or not isinstance(documents, Iterable):
+        raise BadValueError(f"extract_document.batch: documents is {shown(documents)}; give a list of documents")
+    return list(documents)
 
 
 def _run(steps: Steps) -> list[Any]:

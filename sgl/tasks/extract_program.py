@@ -107,7 +107,8 @@ def problem_of(s: sgl.State, error: Exception) -> str:
     """What is wrong with the value, in the words of the validator. Raises where the model could not write one."""
     if s.error() is None:
         cause = error.__cause__ if isinstance(error, sgl.ProgramError) else None
-        return error_message_of(error) if cause is None else refusal_of(cause)
+        message = error_message_of(error) if cause is None else refusal_of(cause)
+        return message or f"{type(error).__name__}, without a message"
     if is_too_long(error):
         raise TooLongError(
             f"the text is too long: {error_message_of(error.__cause__ or error)}; or extract from its "

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.lang.errors import BadValueError, TooLongError
+from sgl.lang.errors import BadValueError, TooLongError, shown
+from sgl.lang.typed import reading_of
 from sgl.lang.typed.copied_text import copied_spans
+from sgl.lang.typed.type_constraint import type_name
 
 from .extract_document import extract_document
 from .extract_program import Extraction
@@ -28,6 +30,7 @@ class ExtractRequest:
     @classmethod
     def of(cls, kind: Any, texts: Iterable[str], given: Mapping[str, Any], names: Set[str]) -> ExtractRequest:
         """From what a caller gives by name; `names` are those of the program's parameters. Raises BadValueError."""
+        _check(kind, texts, given)
         own = {name: value for name, value in given.items() if name in names}
         options = {name: value for name, value in given.items() if name not in names}
         retries, too_long = own.get("retries", 0), options.pop("on_too_long", "error")
@@ -77,6 +80,33 @@ class ExtractRequest:
             else:
                 merged[place] = one  # an error
         return merged
+
+
+def _check(kind: Any, texts: Any, given: Mapping[str, Any]) -> None:
+    """Raises BadValueError for what would be taken silently for something else, or fail only after the model wrote."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise BadValueError(f"extract.batch: texts is {shown(texts)}; give a list of texts")
+    if twice := {"kind", "text"} & given.keys():
+        raise BadValueError(f"extract: {min(twice)}= is given twice; give the type and the text by place only")
+    for name, what, fits in (
+        ("instructions", "a text", lambda value: isinstance(value, str)),
+        ("copied_from", "a text", lambda value: isinstance(value, str)),
+        ("validate", "a function of the value", callable),
+    ):
+        if (value := given.get(name)) is not None and not fits(value):
+            raise BadValueError(f"extract: {name} is {shown(value)}; give {what}, or leave it out")
+    if given.get("copied_from") is not None and not reading_of(kind).copies:
+        raise BadValueError(
+            f"extract: copied_from= is given, but {type_name(kind)} has no copied values; mark its texts with "
+            "sgl.Quote, or leave copied_from= out"
+        )
+
+
+def checked_text(text: Any) -> str:
+    """Raises BadValueError for what is no text."""
+    if not isinstance(text, str):
+        raise BadValueError(f"extract: text is {shown(text)}; give the text from which the value is read")
+    return text
 
 
 def value_of(result: Any) -> Any:

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sgl.lang.backends.default_backend import resolve_backend
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, TooLongError, shown
+
+from .too_long import is_too_long
 
 Floats = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Any]
@@ -63,6 +65,13 @@ class NearestExamples(Sequence[tuple[str, Any]]):
     def __len__(self) -> int:
         return len(self.examples)
 
+    @property
+    def longest(self) -> list[tuple[str, Any]]:
+        """The k longest pairs: no text is given longer ones, but for how a tokenizer splits them."""
+        return sorted(self.examples, key=lambda pair: sum(len(str(part).encode(errors="replace")) for part in pair))[
+            -self.k :
+        ]
+
     def with_values(self, examples: Sequence[tuple[str, Any]]) -> NearestExamples:
         """The same texts with other values; the vectors are shared."""
         return NearestExamples(examples, self.k, self._vectors)
@@ -78,6 +87,11 @@ def nearest(
     list of texts to their vectors. The examples are embedded once, when they are first used. Raises BadValueError for
     no examples, and for a backend without embeddings.
     """
+    for index, pair in enumerate(examples := as_given(examples)):
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise BadValueError(f"nearest: example {index} is {shown(pair)}; give (text, value)")
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise BadValueError(f"nearest: k is {shown(k)}; give a whole number from 1")
     if not examples or k < 1:
         raise BadValueError(f"nearest got {len(examples)} examples and k={k}; give at least one of each")
     vectors = ExampleVectors([text for text, _ in examples], embed or _engine_embed(backend))
@@ -85,12 +99,23 @@ def nearest(
 
 
 def examples_for(text: str, examples: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    """The examples of a prompt with this text."""
-    return examples(text) if isinstance(examples, NearestExamples) else examples
+    """The examples of a prompt with this text. Raises TooLongError where it is too long to be embedded."""
+    if not isinstance(examples, NearestExamples):
+        return examples
+    try:
+        return examples(text)
+    except Exception as error:  # `embed` may be any function
+        if not is_too_long(error):
+            raise
+        raise TooLongError(
+            f"the text is too long to choose examples by it: {error}; give examples= as a list"
+        ) from error
 
 
 def as_given(examples: Iterable[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-    """Examples that can be read once for each of many texts."""
+    """Examples that can be read once for each of many texts. Raises BadValueError for what is no list."""
+    if not isinstance(examples, Iterable):
+        raise BadValueError(f"examples is {shown(examples)}; give a list of pairs of a text and its answer")
     return examples if isinstance(examples, NearestExamples) else tuple(examples)
 
 

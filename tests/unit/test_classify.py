@@ -318,3 +318,25 @@ def test_a_calibration_holds_for_what_it_was_made_with():
     other = prefers_bad()
     other.get_model_name = lambda: "models/other"
     refused("made with the model 'scripted', and this is 'other'", backend=other)
+
+
+def test_what_is_no_list_and_no_calibration_is_refused_by_name():
+    for given in ("intents.json", {}):
+        with pytest.raises(BadValueError, match=r"calibration is .*; give what sgl.calibrate"):
+            sgl.classify("x", ["a", "b"], calibration=given, backend=sgl.Scripted({}))
+    with pytest.raises(BadValueError, match="examples is 5; give a list of pairs"):
+        sgl.classify("x", ["a", "b"], examples=5, backend=sgl.Scripted({}))
+    with pytest.raises(BadValueError, match="texts is None; give a list"):
+        sgl.classify.batch(None, ["a", "b"], backend=sgl.Scripted({}))
+    with pytest.raises(BadValueError, match="rows is None; give a list"):
+        sgl.calibrate(None, ["a", "b"], backend=sgl.Scripted({}))
+
+
+def test_nearest_examples_are_pairs_and_k_is_a_number():
+    for examples, k, message in (
+        (["a"], 1, "example 0 is 'a'; give"),
+        (None, 1, "examples is None"),
+        ([("a", 1)], "1", "k is '1'; give a whole number"),
+    ):
+        with pytest.raises(BadValueError, match=message):
+            sgl.nearest(examples, k, embed=len)

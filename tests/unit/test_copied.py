@@ -202,3 +202,8 @@ def test_the_bundled_model_copies():
     state = book.run(text="Please book for Ingeborg Østergård, Bergen.", max_tokens=60, error_on_truncation=False)
     name = state.get("x").name
     assert name in "Please book for Ingeborg Østergård, Bergen."
+
+
+def test_an_example_names_the_field_that_its_text_does_not_have():
+    with pytest.raises(BadValueError, match="name is copied, but is no piece of 'I am Bob'"):
+        sgl.examples([("I am Bob", Booking("Rob", None))])

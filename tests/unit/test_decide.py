@@ -148,3 +148,9 @@ def test_what_cannot_be_answered_is_refused():
     with pytest.raises(ProgramError, match="gives no scores for <AnswerLikelihood>"):
         sgl.decide("x", QUESTIONS[:1], backend=backend)
     backend.shutdown()
+
+
+def test_a_batch_needs_a_list_of_texts():
+    for texts in (None, "one"):
+        with pytest.raises(BadValueError, match=r"texts is .*; give a list of texts"):
+            sgl.decide.batch(texts, [sgl.predicate("It is.")], backend=scripted())

@@ -224,3 +224,14 @@ def test_documents_are_pickled_and_short_in_print():
     document = read(LETTER, source="letter.pdf")
     assert pickle.loads(pickle.dumps(document)) == document
     assert repr(document) == "<Document letter.pdf: pdf, 2 pages, 2 paragraphs, 67 characters>"
+
+
+def test_what_is_no_file_is_refused_by_name(tmp_path):
+    with pytest.raises(DocumentError, match="it is a folder; read its files"):
+        read(tmp_path)
+    for given in (None, 5, bytearray(b"text"), ""):
+        with pytest.raises(BadValueError, match="give the path of a file, or its bytes"):
+            read(given)
+    for span in (None, 5, "ab", (0.5, 2)):
+        with pytest.raises(BadValueError, match="no span"):
+            read(LETTER).place(span)

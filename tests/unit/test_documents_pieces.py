@@ -6,7 +6,7 @@ import re
 
 import pytest
 from document_files import pdf, shown
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sgl
@@ -33,6 +33,7 @@ def greedy_ends(text: str, tokens: int) -> int:
     return count
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(TEXTS, st.integers(2, 12), st.integers(0, 11))
 def test_pieces_cover_the_text_within_the_limit(text, tokens, overlap):
     made = pieces(text, tokens, min(overlap, tokens - 1), tokenizer=words)
@@ -48,6 +49,7 @@ def test_pieces_cover_the_text_within_the_limit(text, tokens, overlap):
     assert len(made) <= 6 * max(1, greedy_ends(text, tokens)) or overlap
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from(["a", "b c", "d e f", "g. h"]), min_size=1, max_size=20), st.integers(6, 9))
 def test_pieces_end_at_paragraphs_where_these_fit(paragraphs, tokens):
     text = "\n\n".join(paragraphs)

@@ -14,7 +14,7 @@ import pytest
 
 import sgl
 from sgl.evaluation.compare import bootstrap
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import ArgumentsError, BadValueError
 from sgl.tasks.task import Task
 
 LABELS = ["good", "bad"]
@@ -325,3 +325,65 @@ def test_tasks_take_the_nearest_examples():
 def test_names_are_public():
     assert {"evaluate", "compare", "tune", "nearest", "Evaluation"} <= set(sgl.__all__)
     assert json.dumps(sgl.evaluate(mood, ROWS, GOLD, backend=script()).rows[0].row)
+
+
+@pytest.mark.parametrize(
+    ("program", "rows", "gold", "message"),
+    [
+        (None, ["a"], [1], "the program is None; give an @sgl.function"),
+        ("mood", ["a"], [1], "the program is 'mood'"),
+        (len, "ab", [1, 2], "rows is 'ab'; give a list"),
+        (len, None, [1], "rows is None; give a list"),
+        (len, ["a"], None, "gold is None; give a list"),
+        (sgl.extract, ["a"], [1], r"cannot run with the rows alone: .*; give its other arguments, as in functools"),
+    ],
+)
+def test_what_no_row_could_run_with_is_refused(program, rows, gold, message):
+    with pytest.raises(BadValueError, match=message):
+        sgl.evaluate(program, rows, gold)
+
+
+@pytest.mark.parametrize("returned", [2, -0.5, float("nan"), "x", None])
+def test_a_score_is_a_number_from_0_to_1(returned):
+    with pytest.raises(BadValueError, match=r"scores\[''\] returned .*; return a number from 0 to 1"):
+        sgl.evaluate(len, ["a"], [1], scores={"": lambda gold, given: returned})
+    with pytest.raises(BadValueError, match="scores is 5; give a dict"):
+        sgl.evaluate(len, ["a"], [1], scores=5)
+
+
+def test_evaluations_of_other_texts_are_not_compared():
+    one, other = (sgl.evaluate(len, rows, [1, 1]) for rows in (["a", "b"], ["b", "a"]))
+    with pytest.raises(BadValueError, match="row 0 is 'a' in one evaluation and 'b' in the other"):
+        sgl.compare(one, other)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gold": GOLD[:-1]}, "there are 8 rows and 7 gold values"),
+        ({"tries": "3"}, "tries is '3'; give a whole number"),
+        ({"examples": 3}, "examples is 3; give the name of the program's parameter"),
+        ({"wordings": {"hint": "one text"}}, r"wordings\['hint'\] is 'one text'; give a list"),
+        ({"wordings": {"hint": []}}, r"wordings\['hint'\] is \[\]; give a list"),
+    ],
+)
+def test_tune_refuses_what_is_no_list_number_or_name(given, message):
+    with pytest.raises(BadValueError, match=message):
+        sgl.tune(mood, **{"rows": ROWS, "gold": GOLD, **given}, backend=script())
+
+
+def test_a_confusion_of_no_field_names_the_fields():
+    with pytest.raises(BadValueError, match="no value has the field 'x'; known: mood"):
+        sgl.evaluate(lambda row: {"mood": row}, LABELS, [{"mood": one} for one in LABELS]).confusion("x")
+
+
+def test_half_a_surrogate_pair_can_be_written(tmp_path):
+    found = sgl.evaluate(str, ["\ud800"], ["\ud800"])
+    assert found.right == 1 and found.page(tmp_path / "page.html").is_file()
+    assert "\\ud800" in found.csv(tmp_path / "rows.csv").read_text(encoding="utf-8")
+
+
+def test_a_function_without_source_needs_it_only_for_a_journal(tmp_path):
+    assert sgl.evaluate(len, ["a", "bc"], [1, 2]).right == 2
+    with pytest.raises(ArgumentsError, match="the source of len cannot be read"):
+        sgl.evaluate(len, ["a"], [1], journal=tmp_path / "journal.jsonl")

@@ -384,3 +384,38 @@ def test_places_of_copied_fields():
     answer = '{"article": "chairs", "note": "x"}'
     found = sgl.extract(Quoted, TEXT + " More chairs.", details=True, backend=scripted(answer))
     assert found.spans == {"article": [(17, 23), (41, 47)]}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"instructions": 5}, "instructions is 5; give a text"),
+        ({"validate": 5}, "validate is 5; give a function of the value"),
+        ({"examples": 5}, "examples is 5; give a list of pairs"),
+        ({"copied_from": "a"}, "Invoice has no copied values; mark its texts with sgl.Quote"),
+        ({"text": "other"}, "text= is given twice"),
+        ({"kind": int}, "kind= is given twice"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_refused_before_the_model_writes(given, message):
+    backend = sgl.Scripted({"value": "{}"})
+    with pytest.raises(BadValueError, match=message):
+        sgl.extract(Invoice, "A1", backend=backend, **given)
+    assert backend.calls == []
+
+
+def test_a_text_is_no_list_of_texts():
+    for texts in ("A1", None):
+        with pytest.raises(BadValueError, match=r"texts is .*; give a list of texts"):
+            sgl.extract.batch(Invoice, texts, backend=sgl.Scripted({}))
+    for text in (None, b"A1"):
+        with pytest.raises(BadValueError, match=r"text is .*; give the text from which"):
+            sgl.extract(Invoice, text, backend=sgl.Scripted({}))
+
+
+def test_a_refusal_without_a_message_has_the_name_of_its_error():
+    def validate(value):
+        raise ValueError
+
+    with pytest.raises(ExtractionError, match="the last is '1': ValueError, without a message"):
+        sgl.extract(int, "1", validate=validate, backend=sgl.Scripted({"value": "1"}))

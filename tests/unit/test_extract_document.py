@@ -304,3 +304,41 @@ def test_long_texts_of_extract_are_read_in_pieces():
         assert len(same.attempts) == len(found.pieces) and f"{len(found.pieces)} pieces" in same.no_confidence
         assert found.usage.prompt_tokens <= found.cost.prompt_tokens
         assert found.usage.generated_tokens <= found.cost.output_tokens
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens": 0}, "tokens is 0; give a whole number from 1"),
+        ({"max_tokens": 0}, "max_tokens is 0; give a whole number from 1"),
+        ({"max_tokens": "9"}, "max_tokens is '9'"),
+        ({"overlap": -1}, "overlap is -1; give a whole number from 0"),
+        ({"max_pieces": "9"}, "max_pieces is '9'"),
+        ({"budget": "9"}, "budget is '9'; give an sgl.Budget or a number of tokens"),
+        ({"merge": 5}, "merge is 5; give a dict of a rule for each field"),
+        ({"validate": 5}, "validate is 5; give a function"),
+        ({"instructions": 5}, "instructions is 5; give a text"),
+        ({"examples": 5}, "examples is 5; give a list of pairs"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_named(given, message):
+    with pytest.raises(BadValueError, match=message):
+        sgl.extract_document(Bill, "Firm: A", backend=sgl.Scripted({"value": "{}"}), **given)
+
+
+def test_a_text_is_no_list_of_documents():
+    for documents in ("Firm: A", DOCUMENT, None):
+        with pytest.raises(BadValueError, match=r"documents is .*; give a list of documents"):
+            sgl.extract_document.batch(Bill, documents, backend=sgl.Scripted({"value": "{}"}))
+
+
+def test_examples_are_chosen_for_each_piece(model):
+    pairs = [(f"Firm: {name} Lamp", Bill(name)) for name in ("Oslo", "Bern", "Rome")]
+    near = sgl.nearest(pairs, 1, embed=lambda texts: [[text.count("Due"), text.count("Lamp"), 5.0] for text in texts])
+    options = {"backend": model, "max_tokens": 50, **CUT}
+    all_of_them, chosen = (sgl.extract_document.cost(Bill, DOCUMENT, examples=one, **options) for one in (pairs, near))
+    assert chosen.prompt_tokens < all_of_them.prompt_tokens and chosen.shared_tokens < all_of_them.shared_tokens
+    assert sgl.extract_document(Bill, DOCUMENT, examples=near, **options).firm
+    assert model.calls and all(
+        sum(name in call.prompt for name in ("Oslo", "Bern", "Rome")) == 1 for call in model.calls
+    )

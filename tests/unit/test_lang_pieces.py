@@ -79,14 +79,7 @@ def test_schemas_come_in_three_forms():
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"dtype": "complex"},
-        {"n": 0},
-        {"temperature": "hot"},
-        {"stop": [1]},
-        {"seed": 1.5},
-        {"max_new_tokens": True},
-    ],
+    [{"dtype": "complex"}, {"n": 0}, {"temperature": "hot"}, {"stop": [1]}, {"seed": 1.5}, {"max_new_tokens": True}],
 )
 def test_bad_values(wrong):
     with pytest.raises(BadValueError):
@@ -110,11 +103,7 @@ def test_patterns_are_compiled_when_they_are_given():
 
 def test_typed_gens_have_their_own_order():
     node = sgl.gen_int("a", 5, 2, "x", None, None, 0.5)
-    assert (node.sampling_params.n, node.sampling_params.temperature, node.sampling_params.dtype) == (
-        2,
-        0.5,
-        "int",
-    )
+    assert (node.sampling_params.n, node.sampling_params.temperature, node.sampling_params.dtype) == (2, 0.5, "int")
     assert sgl.gen_string("a", top_p=0.5).sampling_params.dtype == "str"
     with pytest.raises(TypeError, match="did you mean 'top_p'"):
         sgl.gen_string("a", topp=1)
@@ -231,3 +220,18 @@ def test_short_tails_continue_as_long_ones(parts, more):
     cut = len(whole.tokens) - len(short.tokens)
     expected = tokenizer.encode(text + more)
     assert np.array_equal(np.concatenate([whole.tokens[:cut], short.extended(more, tokenizer).tokens]), expected)
+
+
+def test_a_tail_is_cut_at_a_special_token_near_its_end():
+    tokenizer = Words()
+    tail = UntokenizedTail().extended("a." * 500 + "<s>new", tokenizer).shortened(tokenizer)
+    assert tail.text == "<s>new" and len(tail.tokens) == 2, "each choice of a select is tokenised with the tail"
+
+
+def test_a_special_token_that_may_become_a_longer_one_is_no_place_to_cut():
+    tokenizer = Words()
+    tokenizer.special_ids = frozenset({0, 1})
+    tokenizer.token_bytes.append(b"<<s>>")
+    tokenizer._ids["<<s>>"] = 1
+    tail = UntokenizedTail().extended("a." * 500 + "<s>new", tokenizer).shortened(tokenizer)
+    assert tail.text != "<s>new"

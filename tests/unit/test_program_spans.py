@@ -248,3 +248,8 @@ def test_a_journal_has_the_prices_of_its_backend(tmp_path):
         first = run(journal).usage()
     with sgl.journal(tmp_path / "runs.jsonl", Priced(SCRIPT)) as journal:
         assert run(journal).usage().cost == first.cost > 0
+
+
+def test_what_is_no_provider_is_refused():
+    with pytest.raises(BadValueError, match=r"instrument\(5\): give a TracerProvider"):
+        sgl.instrument(5)

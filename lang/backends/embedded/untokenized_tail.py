@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -55,11 +56,19 @@ class UntokenizedTail:
         """The last part of a long tail, if encoding that part alone gives the same tokens."""
         if len(self.tokens) <= 2 * WINDOW:
             return self
-        for cut in range(len(self.tokens) - WINDOW, len(self.tokens) - 2 * WINDOW, -1):
+        for cut in self._cuts(tokenizer):
             part = self._from(cut, tokenizer)
             if part is not None and np.array_equal(tokenizer.encode(part.text), part.tokens):
                 return part
         return self
+
+    def _cuts(self, tokenizer: TailTokenizer) -> Iterator[int]:
+        """Where the tail may be cut, the best place first: a special token near its end, which text after it cannot
+        make a part of a longer one, then a place that is further from the end."""
+        end = len(self.tokens)
+        special = (cut for cut in range(end - 1, end - WINDOW, -1) if int(self.tokens[cut]) in tokenizer.special_ids)
+        yield from (cut for cut in islice(special, 1) if _is_alone(int(self.tokens[cut]), tokenizer))
+        yield from range(end - WINDOW, end - 2 * WINDOW, -1)
 
     def _from(self, cut: int, tokenizer: TailTokenizer) -> UntokenizedTail | None:
         """The tail from token `cut` on, if a word or a special token begins there."""
@@ -70,6 +79,12 @@ class UntokenizedTail:
             return None
         text = b"".join(tokenizer.token_bytes[token] for token in self.tokens[cut:].tolist()).decode(errors="replace")
         return UntokenizedTail(ending(self.text, len(text)), self.tokens[cut:]) if self.text.endswith(text) else None
+
+
+def _is_alone(special: int, tokenizer: TailTokenizer) -> bool:
+    """Whether the text of a special token is in no other one's."""
+    own = tokenizer.token_bytes[special]
+    return not any(own in tokenizer.token_bytes[other] for other in tokenizer.special_ids if other != special)
 
 
 def common_prefix(rows: Sequence[Ints]) -> int:

@@ -14,6 +14,7 @@ from sgl.lang.errors import BadValueError, BudgetExceeded
 from sgl.lang.interpreter.token_usage import Budget, Usage
 
 from ..extract_program import extract_program
+from ..nearest_examples import NearestExamples
 
 MOST_TOKENS = 1024  # of an answer
 MOST_PIECE_TOKENS = 2000  # a longer piece costs less, and models read it less well
@@ -71,12 +72,17 @@ class DocumentCost:
 
 @dataclass(frozen=True)
 class PieceLimits:
-    """How a document is cut: the tokens of a piece and of its overlap, of an answer, and of the prompt around it."""
+    """How a document is cut: the tokens of a piece and of its overlap, of an answer, and of the prompt around it.
+
+    shared: the tokens of the prompt that are the same for all pieces. exact: `prompt` does not depend on the text.
+    """
 
     tokens: int
     overlap: int
     max_tokens: int
     prompt: int
+    shared: int
+    exact: bool
 
     def pieces(self, document: Document, backend: Backend) -> list[Piece]:
         return pieces(document, self.tokens, self.overlap, backend=backend)
@@ -91,9 +97,9 @@ class PieceLimits:
             len(made),
             attempts * len(prompts),
             attempts * sum(prompts) + again,
-            self.prompt * max(0, len(made) - 1),
+            self.shared * max(0, len(made) - 1),
             attempts * len(prompts) * self.max_tokens,
-            all(piece.exact for piece in made),
+            self.exact and all(piece.exact for piece in made),
         )
 
 
@@ -106,7 +112,10 @@ def piece_limits(
     """
     context = backend.get_server_info().get("context") if getattr(backend, "tokenizer", None) else None
     answer = max_tokens or (MOST_TOKENS if context is None else min(MOST_TOKENS, context // 4))
-    prompt = prompt_tokens(arguments, backend)
+    examples = arguments["examples"]
+    by_text = isinstance(examples, NearestExamples)
+    prompt = prompt_tokens({**arguments, "examples": examples.longest} if by_text else arguments, backend)
+    shared = prompt_tokens({**arguments, "examples": []}, backend) if by_text else prompt
     room = MOST_PIECE_TOKENS if context is None else context - prompt - answer - SLACK
     chosen = min(room, MOST_PIECE_TOKENS) if tokens is None else tokens
     if (chosen > room and context is not None) or chosen < 1:
@@ -114,7 +123,7 @@ def piece_limits(
             f"a piece of {max(1, chosen)} tokens, a prompt of {prompt} around it and an answer of {answer} do not fit "
             f"the context of {context} tokens: give a smaller tokens= or max_tokens=, or shorter instructions"
         )
-    return PieceLimits(chosen, chosen // 10 if overlap is None else overlap, answer, prompt)
+    return PieceLimits(chosen, chosen // 10 if overlap is None else overlap, answer, prompt, shared, not by_text)
 
 
 def prompt_tokens(arguments: Mapping[str, Any], backend: Backend) -> int:

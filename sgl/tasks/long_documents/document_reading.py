@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sgl.documents import Document
 from sgl.documents.document import as_document
 from sgl.lang.backends.default_backend import resolve_backend
-from sgl.lang.errors import BadValueError, ExtractionError, reject_unknown
+from sgl.lang.errors import BadValueError, ExtractionError, reject_unknown, shown
+from sgl.lang.interpreter.token_usage import Budget
 from sgl.lang.program import batch_runs
 from sgl.lang.typed.type_constraint import type_name
 from sgl.lang.typed.typed_json import refusal_of
 
 from ..extract_program import extract_program
+from ..nearest_examples import NearestExamples, as_given
 from ..task import Task
 from .document_cost import piece_limits
 from .document_extraction import DocumentExtraction
@@ -53,15 +55,20 @@ class DocumentReading:
     def __init__(self, kind: Any, options: dict[str, Any]) -> None:
         self.fields = optional_fields(kind)
         self.rules = checked_rules(self.fields, options.pop("merge", None))
-        self.validate = options.pop("validate", None)
+        self.validate = _fitting("validate", options.pop("validate", None), callable, "a function of the value")
         self.skip = _choice("on_failed_piece", options.pop("on_failed_piece", "error"), ("error", "skip")) == "skip"
-        self.max_pieces, self.budget = options.pop("max_pieces", None), options.pop("budget", None)
+        self.max_pieces = _whole("max_pieces", options.pop("max_pieces", None), optional=True)
+        self.budget = _fitting("budget", options.pop("budget", None), _is_budget, "an sgl.Budget or a number of tokens")
         self.retries = _whole("retries", options.pop("retries", 0))
-        examples = [(text, self.fields.example(text, value)) for text, value in options.pop("examples", ())]
+        given = as_given(options.pop("examples", ()))
+        pairs = [(text, self.fields.example(text, value)) for text, value in given]
+        examples = given.with_values(pairs) if isinstance(given, NearestExamples) else pairs
         kind, instructions = self.fields.partial, options.pop("instructions", None)
+        _fitting("instructions", instructions, lambda value: isinstance(value, str), "a text")
         self.arguments = {"kind": kind, "instructions": instructions, "examples": examples, "retries": self.retries}
         self.backend = resolve_backend(options.pop("backend", None))
-        sizes = [options.pop(name, None) for name in ("tokens", "overlap", "max_tokens")]
+        limits = {"tokens": 1, "overlap": 0, "max_tokens": 1}
+        sizes = [_whole(name, options.pop(name, None), least, optional=True) for name, least in limits.items()]
         reject_unknown("extract_document", options, _RUN)
         self.limits = piece_limits(self.arguments, self.backend, *sizes)
         self.run = {**options, "backend": self.backend, "max_tokens": self.limits.max_tokens}
@@ -126,10 +133,20 @@ def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BadValueError(f"extract_document: {name} is {value!r}; give a whole number from 0")
+def _whole(name: str, value: Any, least: int = 0, optional: bool = False) -> Any:
+    if not (optional and value is None) and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise BadValueError(f"extract_document: {name} is {shown(value)}; give a whole number from {least}")
     return value
+
+
+def _fitting(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> Any:
+    if value is not None and not fits(value):
+        raise BadValueError(f"extract_document: {name} is {shown(value)}; give {what}, or leave it out")
+    return value
+
+
+def _is_budget(value: Any) -> bool:
+    return isinstance(value, Budget | int) and not isinstance(value, bool)
 
 
 piece_task = PieceTask("extract", extract_program)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sgl.documents import Place
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, shown
 
 from .found_values import FoundValue
 from .optional_fields import OptionalFields
@@ -42,6 +42,8 @@ class Merged:
 
 def checked_rules(fields: OptionalFields, merge: Mapping[str, Rule] | None) -> dict[str, Rule | None]:
     """The rule of each field; None: the default. Raises BadValueError for fields and rules that there are not."""
+    if not isinstance(merge, Mapping | None):
+        raise BadValueError(f"merge is {shown(merge)}; give a dict of a rule for each field, one of {', '.join(RULES)}")
     given = dict(merge or {})
     if unknown := sorted(given.keys() - fields.hints.keys()):
         raise BadValueError(f"merge: there is no field {unknown[0]!r}; the fields are {', '.join(fields.hints)}")
