@@ -29,7 +29,12 @@ class Asked:
 
     @property
     def schema(self) -> dict[str, Any]:
-        return schema_of(self.fields)
+        """The JSON Schema, with the descriptions that the prompt has."""
+        schema = schema_of(self.fields)
+        for field in self.fields:
+            if field.description:
+                schema["properties"][field.name]["description"] = field.description
+        return schema
 
     @property
     def prompt(self) -> str:

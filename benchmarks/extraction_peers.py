@@ -58,20 +58,24 @@ def guidance(model: str) -> Work:
 def instructor(address: str) -> Work:
     import instructor
     import openai
+    from instructor.core import InstructorError
 
     from benchmarks.extraction_types import model_of
 
     client = instructor.from_openai(openai.OpenAI(base_url=address, api_key="none"), mode=instructor.Mode.JSON_SCHEMA)
 
     def one(row: Row) -> str:
-        found = client.chat.completions.create(
-            model="nano",
-            response_model=model_of(row["schema"]),
-            messages=row["messages"],
-            temperature=0,
-            max_tokens=MOST_TOKENS,
-            max_retries=0,
-        )
+        try:
+            found = client.chat.completions.create(
+                model="nano",
+                response_model=model_of(row["schema"]),
+                messages=row["messages"],
+                temperature=0,
+                max_tokens=MOST_TOKENS,
+                max_retries=0,
+            )
+        except InstructorError:  # one that is cut has no value
+            return ""
         return str(found.model_dump_json(exclude_none=True))
 
     def work(rows: list[Row]) -> list[str]:
