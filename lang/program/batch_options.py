@@ -1,4 +1,4 @@
-"""The keyword options of runs and of batches, for type checkers and editors."""
+"""The keyword options of batches, for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from ..interpreter.token_usage import Budget
 from ..sampling.adapter_selection import Adapters
 from ..sampling.gen_options import SamplingNames
-from .run_options import RunOptions as RunOptions
 
 
 class BatchOptions(SamplingNames, total=False):

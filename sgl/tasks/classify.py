@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from sgl.lang.errors import BadValueError, shown
-from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions, RunOptions
+from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions
+from sgl.lang.program.run_options import RunOptions
 
 from .calibration import Calibration, prompt_digest
 from .classify_program import THRESHOLD, Classification, classify_program, multi_program

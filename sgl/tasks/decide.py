@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from sgl.lang.errors import BadValueError, shown
-from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions, RunOptions
+from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions
+from sgl.lang.program.run_options import RunOptions
 
 from .decide_program import Decision, decide_program
 from .questions import Question, QuestionParam, question_of

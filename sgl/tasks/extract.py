@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from sgl.lang.program.batch_options import BatchOptions, RunOptions
+from sgl.lang.program.batch_options import BatchOptions
+from sgl.lang.program.run_options import RunOptions
 
 from .extract_program import Examples, Extraction, extract_program
 from .extract_request import ExtractRequest, checked_text, value_of
